@@ -1,0 +1,216 @@
+"""Every exception of joblib-envs.
+
+    JoblibEnvsError
+    ├── ArgumentError                 (ValueError)   an argument's value is not allowed
+    │   ├── ArgumentTypeError         (TypeError)    ... nor is its type
+    │   │   └── EnvInsideFactoryError                an Env object where a factory is wanted
+    │   └── BackendUnavailableError                  unknown, or its package is not installed
+    ├── SpacesDifferError             (RuntimeError) sub-environments disagree about their spaces
+    ├── StateCannotTravelError        (RuntimeError) tasks execution would lose the environment's state
+    ├── UnpicklableError              (TypeError)    a factory, argument or result can't cross to a worker
+    ├── ClosedBatchError              (gymnasium.error.ClosedEnvironmentError)
+    ├── PendingCallError              (gymnasium.error.AlreadyPendingCallError)
+    ├── NoPendingCallError            (gymnasium.error.NoAsyncCallError)
+    ├── ConcurrentUseError            (RuntimeError) two threads used one batch at once
+    ├── ForkedBatchError              (RuntimeError) a forked child used its parent's batch
+    ├── ResetNeededError              (gymnasium.error.ResetNeeded)
+    │   └── EpisodeOverError          (AssertionError) autoreset is disabled and the episode has ended
+    ├── SubEnvError                   (RuntimeError, and the original's type where that can be combined)
+    └── WorkerDiedError               (RuntimeError) a worker process ended; names what was in it
+
+Each is also what Gymnasium raises in that place, so an ``except ValueError`` written for
+its vector environments goes on working.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium.error as gymnasium_error
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BackendUnavailableError",
+    "ClosedBatchError",
+    "ConcurrentUseError",
+    "EnvInsideFactoryError",
+    "EpisodeOverError",
+    "ForkedBatchError",
+    "JoblibEnvsError",
+    "NoPendingCallError",
+    "PendingCallError",
+    "ResetNeededError",
+    "SpacesDifferError",
+    "StateCannotTravelError",
+    "SubEnvError",
+    "UnpicklableError",
+    "WorkerDiedError",
+]
+
+
+class JoblibEnvsError(Exception):
+    """The root of all errors that joblib-envs raises."""
+
+
+class ArgumentError(JoblibEnvsError, ValueError):
+    """An argument's value is not allowed; nothing has happened yet."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument's type is not allowed; nothing has happened yet."""
+
+
+class EnvInsideFactoryError(ArgumentTypeError):
+    """An ``Env`` object was given, or is held by a factory.
+
+    In one process it would be a single object shared by all sub-environments, and a
+    separate copy in each worker elsewhere: data that depend on the backend.
+    """
+
+
+class BackendUnavailableError(ArgumentError):
+    """The backend is unknown to joblib, or its package is not installed."""
+
+
+class SpacesDifferError(JoblibEnvsError, RuntimeError):
+    """The sub-environments' spaces can't be batched under the chosen ``observation_mode``."""
+
+
+class StateCannotTravelError(JoblibEnvsError, RuntimeError):
+    """Tasks execution on a process backend would lose or change this environment's state."""
+
+
+class UnpicklableError(JoblibEnvsError, TypeError):
+    """A factory, an argument or a result can't be pickled, so it can't cross to or from a worker."""
+
+
+class ClosedBatchError(JoblibEnvsError, gymnasium_error.ClosedEnvironmentError):
+    """The batch was closed before."""
+
+
+class PendingCallError(JoblibEnvsError, gymnasium_error.AlreadyPendingCallError):
+    """A call was made between ``step_async`` and ``step_wait``."""
+
+
+class NoPendingCallError(JoblibEnvsError, gymnasium_error.NoAsyncCallError):
+    """``step_wait`` was called without a ``step_async`` before it."""
+
+
+class ConcurrentUseError(JoblibEnvsError, RuntimeError):
+    """A second thread used the batch while a call of another thread was running."""
+
+
+class ForkedBatchError(JoblibEnvsError, RuntimeError):
+    """A forked child used a batch that belongs to its parent process."""
+
+
+class ResetNeededError(JoblibEnvsError, gymnasium_error.ResetNeeded):
+    """Some sub-environments must be reset before the batch can step.
+
+    Attributes:
+        env_indices: The sub-environments that need a reset.
+    """
+
+    def __init__(self, message: str, env_indices: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.env_indices = tuple(env_indices)
+
+
+class EpisodeOverError(ResetNeededError, AssertionError):
+    """With autoreset disabled, an ended sub-environment was stepped.
+
+    Gymnasium raises an AssertionError in this place, so this is one too.
+    """
+
+
+class WorkerDiedError(JoblibEnvsError, RuntimeError):
+    """A worker process ended by itself; the sub-environments in it are lost.
+
+    The batch can only be closed after it.
+
+    Attributes:
+        env_indices: The sub-environments that were lost.
+        exitcode: The process's exit code; negative for a signal, None where it isn't known.
+    """
+
+    def __init__(self, message: str, env_indices: Sequence[int] = (), exitcode: int | None = None) -> None:
+        super().__init__(message)
+        self.env_indices = tuple(env_indices)
+        self.exitcode = exitcode
+
+
+class SubEnvError(JoblibEnvsError, RuntimeError):
+    """A sub-environment raised an exception.
+
+    Every other sub-environment has made exactly the call that was asked for, on every
+    backend, and nothing of it is lost. Until a reset clears them, the failed ones make
+    ``step`` raise :class:`ResetNeededError`.
+
+    The error is raised from the original exception, and is an instance of its type too
+    where Python can combine the two.
+
+    Attributes:
+        env_index: The first sub-environment that failed.
+        failures: Each failed sub-environment's :class:`~joblib_envs.shard.Failure`, by index.
+        partial: What the call would have returned, with zeros in the failed rows, and then
+            the bool mask ``failed`` of shape ``(num_envs,)``: for ``step`` a tuple of six
+            (observations, rewards, terminations, truncations, infos, failed), for ``reset``
+            of three, for the other calls of two (a tuple with None in the failed places).
+    """
+
+    env_index: int
+    failures: Mapping[int, Any]
+    partial: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls, message: str, failures: Mapping[int, Any], partial: tuple[Any, ...], original: BaseException | None
+    ) -> SubEnvError:
+        """Make the error, combined with the original exception's type where that works."""
+        combined = cls if original is None else _combined(cls, type(original))
+        error = _new(combined, message)
+        error.message = message  # type: ignore[attr-defined]
+        error.failures = dict(failures)
+        error.env_index = min(failures)
+        error.partial = partial
+        return error
+
+    def __str__(self) -> str:
+        return str(getattr(self, "message", super().__str__()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The combined class has no importable name, so the plain one arrives elsewhere.
+        return SubEnvError.of, (str(self), self.failures, self.partial, None)
+
+
+@functools.cache
+def _combined(base: type[SubEnvError], original: type[BaseException]) -> type[SubEnvError]:
+    """Return a class that is both, or ``base`` where Python can't combine the two."""
+    if issubclass(base, original):
+        return base
+    if not issubclass(original, Exception) or issubclass(original, StopIteration | StopAsyncIteration):
+        return base  # these steer the interpreter: nobody should catch a SubEnvError by them
+    try:
+        combined = type(base.__name__, (base, original), {"__doc__": base.__doc__, "__module__": base.__module__})
+        _new(combined, "")
+    except Exception:
+        return base
+    return combined
+
+
+def _new(cls: type[SubEnvError], message: str) -> SubEnvError:
+    """Make an instance without the original's ``__init__``, which may want other arguments."""
+    for ancestor in cls.__mro__:
+        # Only the ``__new__`` of the class that decides the memory layout (OSError,
+        # say) is accepted by Python; which one it is can only be tried.
+        if "__new__" in vars(ancestor):
+            try:
+                error: SubEnvError = ancestor.__new__(cls, message)
+            except TypeError:
+                continue
+            Exception.__init__(error, message)
+            return error
+    raise TypeError(f"{cls.__mro__} can't be combined")
