@@ -1,0 +1,192 @@
+"""The command ``joblib-envs``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from joblib_envs.harness.results import ResultsFolder
+    from joblib_envs.harness.study import Study
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+"""The shell's exit code for Ctrl-C."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="joblib-envs")
+def main() -> None:
+    r"""Compare ways to step Gymnasium environments in parallel: right first, then fast.
+
+    \b
+    Example:
+      joblib-envs compare CartPole-v1 --num-envs 64
+    """
+
+
+@main.command()
+@click.argument("env_id")
+@click.option(
+    "--env-kwargs", default="{}", metavar="JSON", help="Arguments of the environment's constructor."
+)
+@click.option("--num-envs", default=8, show_default=True, type=click.IntRange(1), help="Sub-environments.")
+@click.option("--n-jobs", default=-1, show_default=True, help="Workers; -1 is one per usable CPU.")
+@click.option("--backend", "backends", multiple=True, help="Only these backends of BatchEnv; repeatable.")
+@click.option("--execution", "executions", multiple=True, help="Only actors or tasks; repeatable.")
+@click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Timing rounds.")
+@click.option(
+    "--min-time", default=0.2, show_default=True, type=click.FloatRange(0.001), help="Seconds a sample."
+)
+@click.option("--quick", is_flag=True, help="Three short rounds, for a first look.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Of environments and actions."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of the results; it must not hold anything."
+)
+@click.option(
+    "--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout."
+)
+def compare(
+    env_id: str, env_kwargs: str, backends: tuple[str, ...], executions: tuple[str, ...], **options: Any
+) -> None:
+    r"""Judge, then time, every way to step ENV_ID that can run here.
+
+    ENV_ID is an id (CartPole-v1), module:Id-v0, or something in a file of yours:
+    path/to/file.py:MyEnv (a class or a factory) or path/to/file.py:MyEnv-v0.
+
+    \b
+    Examples:
+      joblib-envs compare CartPole-v1 --num-envs 64 --n-jobs 2
+      joblib-envs compare my_envs.py:MyEnv --env-kwargs '{"size": 5}' --quick
+    Exit codes: 0; 1 if BatchEnv was wrong; 2 for a fault in what you gave.
+    """
+    with _errors_as_messages():
+        from joblib_envs.harness.comparison import comparison_name, comparison_study
+        from joblib_envs.harness.results import ResultsFolder
+
+        out, json_to = options.pop("out"), options.pop("json_to")
+        study = comparison_study(env_id, env_kwargs, backends, executions, **options)
+        folder = ResultsFolder(out) if out else ResultsFolder.unused(Path("results") / comparison_name(study))
+        _run(study, folder, json_to, f"joblib-envs run {folder.path / 'study.toml'}")
+
+
+@main.command()
+@click.argument("study_file", metavar="STUDY.toml", type=click.Path(path_type=Path))
+@click.option("--quick", is_flag=True, help="Three short rounds, for a first look.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; default results/NAME.")
+@click.option(
+    "--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout."
+)
+def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool) -> None:
+    r"""Run a study from its file into results/NAME (or NAME-2, where that is taken).
+
+    \b
+    Example:
+      joblib-envs run experiments/reset_does_not_register.toml --quick
+    """
+    with _errors_as_messages():
+        from joblib_envs.harness.contenders import select_contenders
+        from joblib_envs.harness.results import ResultsFolder
+        from joblib_envs.harness.study import load_study
+
+        study = load_study(study_file)
+        study = study.made_quick() if quick else study
+        for source in study.environments:
+            source.check()
+        select_contenders(study.contenders)
+        name = study_file.resolve().parent.name if study.name == "study" else study.name
+        folder = ResultsFolder(out) if out else ResultsFolder.unused(Path("results") / name)
+        _run(study, folder, json_to, f"joblib-envs run {study_file}{' --quick' if quick else ''}")
+
+
+@main.command()
+@click.argument("results", type=click.Path(path_type=Path))
+def plot(results: Path) -> None:
+    r"""Draw the charts of a results folder again, from its recorded data alone.
+
+    \b
+    Example:
+      joblib-envs plot results/reset_does_not_register
+    """
+    with _errors_as_messages():
+        from joblib_envs.harness.charts import draw_charts
+        from joblib_envs.harness.results import load_results
+
+        for path in draw_charts(load_results(results), results / "charts"):
+            click.echo(str(path))
+
+
+@main.command(name="list")
+def list_() -> None:
+    r"""List backends that can run here, contenders, studies and results.
+
+    \b
+    Example:
+      joblib-envs list
+    """
+    with _errors_as_messages():
+        from joblib_envs.harness.listing import list_everything
+
+        for title, rows in list_everything(Path("experiments"), Path("results")):
+            click.secho(title, bold=True)
+            width = max((len(name) for name, _ in rows), default=0)
+            for name, words in rows or [("none", "")]:
+                click.echo(f"  {name:<{width}}  {words}".rstrip())
+
+
+def _run(study: Study, folder: ResultsFolder, json_to: str | None, again: str) -> None:
+    """Run a study, show what came out, and exit with its code."""
+    from joblib_envs.harness.charts import draw_charts
+    from joblib_envs.harness.progress import progress_on
+    from joblib_envs.harness.report import console_on, print_results, results_as_json
+    from joblib_envs.harness.results import load_results
+    from joblib_envs.harness.runner import run_study
+
+    errors = console_on(stderr=True)
+    try:
+        with progress_on(errors) as progress:
+            faults = run_study(study, folder, progress)
+        recorded = load_results(folder.path)
+        draw_charts(recorded, folder.path / "charts")
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted; what was measured so far is in {folder.path}", err=True)
+        sys.exit(INTERRUPTED)
+    print_results(recorded, console_on(stderr=json_to == "-"))
+    click.echo(f"\nresults: {folder.path}\nreproduce: {again}", err=json_to == "-")
+    if json_to:
+        with click.open_file(json_to, "w") as file:
+            json.dump(results_as_json(recorded), file, indent=2)
+            file.write("\n")
+    for fault in faults:
+        click.echo(f"Error: {fault}", err=True)
+    wrong = (recorded.verdicts["ours"].astype(bool) & (recorded.verdicts["verdict"] == "wrong")).any()
+    sys.exit(2 if faults else int(wrong))
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    """Turn a user's mistake into a message on stderr and exit code 2, Ctrl-C into 130."""
+    from joblib_envs.errors import ArgumentError
+
+    try:
+        yield
+    except ArgumentError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The ways to step environments that a study compares, behind one small protocol.
+
+A contender is an object in a registry; nobody else compares its name. To add one, write
+a class with the members of :class:`Contender` and call :func:`register_contender`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import gymnasium
+
+from joblib_envs.errors import ArgumentError
+from joblib_envs.harness.environments import EnvironmentSource
+from joblib_envs.harness.loops import HalfLoop, NaiveLoop, PlainLoop, RepairedLoop
+
+__all__ = ["BASELINE", "Contender", "VectorLike", "all_contenders", "register_contender", "select_contenders"]
+
+BASELINE = "plain_loop"
+"""The contender that the others' throughput is divided by."""
+
+
+class VectorLike(Protocol):
+    """What a contender builds: the part of ``gymnasium.vector.VectorEnv`` that a judge drives.
+
+    Episodes are reset at the next step. Infos may be a list, one dict per sub-environment.
+    """
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Reset all sub-environments, or those in ``options["reset_mask"]``."""
+        ...
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Step all sub-environments."""
+        ...
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each sub-environment."""
+        ...
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each sub-environment."""
+        ...
+
+    def close(self) -> Any:
+        """Let go of everything."""
+        ...
+
+
+class Contender(Protocol):
+    """One way to step environments. It must pickle: each is judged in its own process."""
+
+    @property
+    def name(self) -> str:
+        """The name in studies and files."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The name in tables and charts."""
+        ...
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is BatchEnv, whose data must never be wrong."""
+        ...
+
+    def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
+        """Build it over ``num_envs`` environments.
+
+        Raises:
+            StateCannotTravelError: It would lose this environment's state, and says so.
+            BackendUnavailableError: Something isn't installed; the message says what.
+        """
+        ...
+
+    def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:
+        """Return the line of Python that builds it; empty where nobody should."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoopContender:
+    """A loop over a list of environments."""
+
+    name: str
+    title: str
+    loop: type[PlainLoop]
+    ours: bool = False
+
+    def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
+        """Build the loop."""
+        return self.loop(make_env, num_envs, n_jobs)
+
+    def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:  # noqa: ARG002
+        """Return nothing: a loop is not one line."""
+        return ""
+
+
+@dataclass(frozen=True)
+class GymnasiumContender:
+    """One of Gymnasium's own vector environments."""
+
+    name: str
+    title: str
+    class_name: str
+    ours: bool = False
+
+    def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:  # noqa: ARG002
+        """Build it; Gymnasium has no ``n_jobs``."""
+        vectors: VectorLike = getattr(gymnasium.vector, self.class_name)([make_env] * num_envs)
+        return vectors
+
+    def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:  # noqa: ARG002
+        """Return the line that builds it."""
+        make = "lambda: gymnasium.make({env}{kwargs})" if source.is_id else "lambda: {env}({kwargs})"
+        return source.code(
+            f"envs = gymnasium.vector.{self.class_name}([{make}] * {num_envs})", as_keywords=True
+        )
+
+
+@dataclass(frozen=True)
+class BatchEnvContender:
+    """BatchEnv on one backend with one execution."""
+
+    backend: str
+    execution: str
+    ours: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in studies and files."""
+        return f"batch_env/{self.backend}/{self.execution}"
+
+    @property
+    def title(self) -> str:
+        """The name in tables and charts."""
+        return f"BatchEnv {self.backend} {self.execution}"
+
+    def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
+        """Build the batch."""
+        from joblib_envs import BatchEnv
+
+        envs: VectorLike = BatchEnv(
+            make_env, num_envs, backend=self.backend, execution=self.execution, n_jobs=n_jobs
+        )
+        return envs
+
+    def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:
+        """Return the line that builds it."""
+        return source.code(
+            f'envs = BatchEnv({{env}}, {num_envs}, backend="{self.backend}", '
+            f'execution="{self.execution}", n_jobs={n_jobs}{{kwargs}})'
+        )
+
+
+_REGISTERED: dict[str, Contender] = {
+    contender.name: contender
+    for contender in (
+        LoopContender(BASELINE, "plain loop", PlainLoop),
+        GymnasiumContender("gymnasium_sync", "gymnasium Sync", "SyncVectorEnv"),
+        GymnasiumContender("gymnasium_async", "gymnasium Async", "AsyncVectorEnv"),
+        LoopContender("naive_joblib", "joblib loop: naive", NaiveLoop),
+        LoopContender("half_joblib", "joblib loop: steps only", HalfLoop),
+        LoopContender("repaired_joblib", "joblib loop: env returned", RepairedLoop),
+    )
+}
+
+
+def register_contender(contender: Contender) -> None:
+    """Add a contender, or replace the one of the same name."""
+    _REGISTERED[contender.name] = contender
+
+
+def all_contenders() -> dict[str, Contender]:
+    """Return every contender that can be named here, ours last."""
+    from joblib_envs.execution import available_backends, executions_of
+
+    ours = [
+        BatchEnvContender(backend, execution)
+        for backend in available_backends()
+        for execution in executions_of(backend)
+    ]
+    return _REGISTERED | {contender.name: contender for contender in ours}
+
+
+def select_contenders(patterns: Iterable[str]) -> list[Contender]:
+    """Return the contenders that match any of the names or shell patterns, in table order.
+
+    Raises:
+        ArgumentError: A pattern matches none.
+    """
+    known = all_contenders()
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matches = [name for name in known if fnmatchcase(name, pattern)]
+        if not matches:
+            raise ArgumentError(f"contender {pattern!r} is not known here: choose among {', '.join(known)}")
+        chosen.update(matches)
+    return [contender for name, contender in known.items() if name in chosen]

@@ -1,0 +1,160 @@
+"""An environment as the user named it: an id, or a class, factory or id in a file of theirs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+
+from joblib_envs.errors import ArgumentError
+
+__all__ = ["EnvironmentSource"]
+
+
+@dataclass(frozen=True)
+class EnvironmentSource:
+    """A factory of environments that any process can call.
+
+    Args:
+        target: ``CartPole-v1``, ``module:Id-v0``, ``path/to/file.py:NAME`` where NAME is
+            a class or a factory in the file, or ``path/to/file.py:Id-v0`` for an id that
+            the file registers.
+        kwargs: Arguments of the environment's constructor.
+
+    Example:
+        >>> EnvironmentSource("CartPole-v1")().spec.id
+        'CartPole-v1'
+    """
+
+    target: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Make one environment."""
+        if self._is_file:
+            maker = getattr(self._module(), self._name, None)
+            if callable(maker):
+                env: gymnasium.Env[Any, Any] = maker(**self.kwargs)
+                return env
+            return gymnasium.make(self._name, **self.kwargs)
+        _import_from_working_directory(self.target)
+        return gymnasium.make(self.target, **self.kwargs)
+
+    @property
+    def label(self) -> str:
+        """The name for tables and charts: without the file's folder."""
+        return f"{Path(self._path).name}:{self._name}" if self._is_file else self.target
+
+    @property
+    def slug(self) -> str:
+        """The name for a folder."""
+        return re.sub(r"[^A-Za-z0-9.]+", "-", self._name if self._is_file else self.target).strip("-")
+
+    def check(self) -> None:
+        """Raise :class:`ArgumentError` unless the name leads to an environment; make none."""
+        if self._is_file:
+            module = self._module()
+            if not callable(getattr(module, self._name, None)):
+                _check_id(
+                    self._name, f"{self.target!r}: {module.__name__} has no such class or function, and"
+                )
+        elif self.target.endswith(".py"):
+            raise ArgumentError(
+                f"environment {self.target!r} names a file only: "
+                f"add what to take from it, as in `{self.target}:MyEnv`"
+            )
+        else:
+            _import_from_working_directory(self.target)
+            _check_id(self.target.rpartition(":")[2], f"{self.target!r}:")
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it is made by ``gymnasium.make``, not by calling something in a file."""
+        return not (self._is_file and self._name.isidentifier())
+
+    def code(self, template: str, *, as_keywords: bool = False) -> str:
+        """Fill ``{env}`` and ``{kwargs}`` of a line of Python, with the import that it needs.
+
+        Args:
+            template: The line.
+            as_keywords: Spell the constructor's arguments out, instead of as ``env_kwargs``.
+        """
+        kwargs = f", env_kwargs={dict(self.kwargs)!r}" if self.kwargs else ""
+        if as_keywords:
+            kwargs = "".join(f", {name}={value!r}" for name, value in self.kwargs.items())
+        if not self.is_id:
+            if as_keywords:
+                kwargs = kwargs.removeprefix(", ")
+            line = template.format(env=self._name, kwargs=kwargs)
+            return f"from {Path(self._path).stem} import {self._name}\n{line}"
+        line = template.format(env=json.dumps(self._name if self._is_file else self.target), kwargs=kwargs)
+        return f"import {Path(self._path).stem}\n{line}" if self._is_file else line
+
+    @property
+    def _is_file(self) -> bool:
+        return self._path.endswith(".py")
+
+    @property
+    def _path(self) -> str:
+        return self.target.rpartition(":")[0]
+
+    @property
+    def _name(self) -> str:
+        return self.target.rpartition(":")[2]
+
+    def _module(self) -> ModuleType:
+        """Import the file by its name, its folder on ``sys.path``, so that workers can too."""
+        path = Path(self._path).resolve()
+        if not path.is_file():
+            raise ArgumentError(f"environment {self.target!r}: there is no file {self._path!r}")
+        if not path.stem.isidentifier():
+            raise ArgumentError(
+                f"environment {self.target!r}: {path.name!r} can't be imported by name; "
+                "rename it to letters, digits and underscores"
+            )
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        try:
+            module = importlib.import_module(path.stem)
+        except Exception as error:
+            raise ArgumentError(
+                f"environment {self.target!r}: importing the file raised {type(error).__name__}: {error}"
+            ) from error
+        if Path(getattr(module, "__file__", None) or "").resolve() != path:
+            raise ArgumentError(
+                f"environment {self.target!r}: another module is called {path.stem!r}; rename the file"
+            )
+        return module
+
+
+def _import_from_working_directory(target: str) -> None:
+    """Import the module of ``module:Id-v0``, which may stand in the working directory."""
+    module = target.rpartition(":")[0]
+    if not module:
+        return
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise ArgumentError(
+            f"environment {target!r}: importing {module!r} raised {type(error).__name__}: {error}; "
+            "give an id, `module:Id-v0`, or `path/to/file.py:NAME`"
+        ) from error
+
+
+def _check_id(env_id: str, prefix: str) -> None:
+    try:
+        gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        raise ArgumentError(
+            f"environment {prefix} {error} Give a registered id, `module:Id-v0`, or `path/to/file.py:NAME`"
+        ) from error

@@ -1,0 +1,41 @@
+"""What can be compared here: backends, contenders, studies and recorded results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from joblib_envs.errors import ArgumentError
+from joblib_envs.harness.contenders import all_contenders
+from joblib_envs.harness.study import load_study
+
+__all__ = ["list_everything"]
+
+
+def list_everything(experiments: Path, results: Path) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return sections of (name, description) pairs."""
+    return [
+        ("backends", _backends()),
+        ("contenders", [(name, contender.title) for name, contender in all_contenders().items()]),
+        (
+            f"studies in {experiments}",
+            [(path.stem, _question(path)) for path in sorted(experiments.glob("*.toml"))],
+        ),
+        (
+            f"results in {results}",
+            [(path.parent.name, _question(path)) for path in sorted(results.glob("*/study.toml"))],
+        ),
+    ]
+
+
+def _backends() -> list[tuple[str, str]]:
+    from joblib_envs.execution import available_backends, executions_of, install_hints
+
+    rows = [(name, ", ".join(executions_of(name))) for name in available_backends()]
+    return rows + [(name, f"not here: {hint}") for name, hint in install_hints().items()]
+
+
+def _question(path: Path) -> str:
+    try:
+        return load_study(path).question
+    except ArgumentError as error:
+        return f"can't be read: {str(error).splitlines()[0]}"

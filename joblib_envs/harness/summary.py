@@ -1,0 +1,122 @@
+"""Medians, intervals and ratios, derived from the raw samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from joblib_envs.equality import Verdict
+from joblib_envs.harness.contenders import BASELINE
+from joblib_envs.harness.records import Metric
+from joblib_envs.harness.results import CELL_COLUMNS, Recorded
+
+__all__ = ["CellSummary", "Estimate", "Line", "estimate_median", "summarise"]
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median and its bootstrap interval of 95 percent."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is known about one contender in one cell; None where it wasn't measured.
+
+    Attributes:
+        contender: Its name.
+        title: Its name for readers.
+        ours: Whether it is BatchEnv.
+        verdict: The verdict.
+        reason: Why, for those that aren't correct.
+        env_steps_per_s: Throughput.
+        speed_up: Throughput divided by the plain loop's of the same round.
+        start_up_s: Construction and first reset, in a fresh process.
+        empty_call_s: One ``step`` over environments that do nothing.
+    """
+
+    contender: str
+    title: str
+    ours: bool
+    verdict: Verdict
+    reason: str
+    env_steps_per_s: Estimate | None
+    speed_up: Estimate | None
+    start_up_s: float | None
+    empty_call_s: float | None
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """All contenders of one cell, in the order of the study."""
+
+    environment: str
+    num_envs: int
+    n_jobs: int
+    lines: tuple[Line, ...]
+
+    @property
+    def title(self) -> str:
+        """The cell in words."""
+        return f"{self.environment}, {self.num_envs} environments, n_jobs={self.n_jobs}"
+
+
+def summarise(recorded: Recorded) -> list[CellSummary]:
+    """Return a summary of each cell, in the order of the study."""
+    return list(_cells(recorded))
+
+
+def _cells(recorded: Recorded) -> Iterator[CellSummary]:
+    for key, verdicts in recorded.verdicts.groupby(CELL_COLUMNS, sort=False):
+        environment, num_envs, n_jobs = cast(tuple[str, int, int], key)
+        samples = recorded.measurements
+        samples = samples[(samples[CELL_COLUMNS] == [environment, num_envs, n_jobs]).all(axis=1)]
+        baseline = _throughput(samples, BASELINE)
+        rows: list[dict[str, Any]] = verdicts.to_dict("records")  # type: ignore[assignment]
+        yield CellSummary(environment, num_envs, n_jobs, tuple(_line(row, samples, baseline) for row in rows))
+
+
+def _line(row: dict[str, Any], samples: pd.DataFrame, baseline: pd.Series[float]) -> Line:
+    verdict = Verdict(row["verdict"])
+    throughput = _throughput(samples, row["contender"]) if verdict is Verdict.CORRECT else baseline[:0]
+    ratios = (throughput / baseline).dropna()
+    return Line(
+        contender=row["contender"],
+        title=row["title"],
+        ours=bool(row["ours"]),
+        verdict=verdict,
+        reason="" if pd.isna(row["reason"]) else str(row["reason"]),
+        env_steps_per_s=estimate_median(throughput.to_numpy()),
+        speed_up=estimate_median(ratios.to_numpy()),
+        start_up_s=_median(samples, row["contender"], Metric.START_UP),
+        empty_call_s=_median(samples, row["contender"], Metric.CALL),
+    )
+
+
+def estimate_median(values: np.ndarray[Any, Any]) -> Estimate | None:
+    """Return the median with its bootstrap interval, or None without values."""
+    if len(values) == 0:
+        return None
+    draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(values[draws], axis=1), [0.025, 0.975])
+    return Estimate(float(np.median(values)), float(low), float(high))
+
+
+def _throughput(samples: pd.DataFrame, contender: str) -> pd.Series[float]:
+    """Return a contender's throughput by round."""
+    chosen = samples[(samples["contender"] == contender) & (samples["metric"] == Metric.THROUGHPUT)]
+    return chosen.set_index("round")["value"].astype(float)
+
+
+def _median(samples: pd.DataFrame, contender: str, metric: str) -> float | None:
+    values = samples[(samples["contender"] == contender) & (samples["metric"] == metric)]["value"]
+    return float(values.median()) if len(values) else None
