@@ -35,27 +35,17 @@ def main() -> None:
 
 @main.command()
 @click.argument("env_id")
-@click.option(
-    "--env-kwargs", default="{}", metavar="JSON", help="Arguments of the environment's constructor."
-)
+@click.option("--env-kwargs", default="{}", metavar="JSON", help="Arguments of the environment's constructor.")
 @click.option("--num-envs", default=8, show_default=True, type=click.IntRange(1), help="Sub-environments.")
 @click.option("--n-jobs", default=-1, show_default=True, help="Workers; -1 is one per usable CPU.")
 @click.option("--backend", "backends", multiple=True, help="Only these backends of BatchEnv; repeatable.")
 @click.option("--execution", "executions", multiple=True, help="Only actors or tasks; repeatable.")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Timing rounds.")
-@click.option(
-    "--min-time", default=0.2, show_default=True, type=click.FloatRange(0.001), help="Seconds a sample."
-)
+@click.option("--min-time", default=0.2, show_default=True, type=click.FloatRange(0.001), help="Seconds a sample.")
 @click.option("--quick", is_flag=True, help="Three short rounds, for a first look.")
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Of environments and actions."
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of the results; it must not hold anything."
-)
-@click.option(
-    "--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout."
-)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of environments and actions.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; it must not hold anything.")
+@click.option("--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout.")
 def compare(
     env_id: str, env_kwargs: str, backends: tuple[str, ...], executions: tuple[str, ...], **options: Any
 ) -> None:
@@ -84,9 +74,7 @@ def compare(
 @click.argument("study_file", metavar="STUDY.toml", type=click.Path(path_type=Path))
 @click.option("--quick", is_flag=True, help="Three short rounds, for a first look.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; default results/NAME.")
-@click.option(
-    "--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout."
-)
+@click.option("--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout.")
 def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool) -> None:
     r"""Run a study from its file into results/NAME (or NAME-2, where that is taken).
 

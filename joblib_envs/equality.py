@@ -145,7 +145,7 @@ def _compare_sequences(
 
 def _compare_others(wanted: Any, got: Any, path: str, seen: set[tuple[int, int]]) -> Difference | None:
     """Compare by ``==`` where a class defines it, else by the attributes."""
-    if type(wanted).__eq__ is object.__eq__ and hasattr(wanted, "__dict__"):
+    if getattr(type(wanted), "__eq__", None) is object.__eq__ and hasattr(wanted, "__dict__"):
         return _compare(vars(wanted), vars(got), f"{path}.__dict__", seen)
     try:
         same = bool(wanted == got)

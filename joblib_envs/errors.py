@@ -167,10 +167,14 @@ class SubEnvError(JoblibEnvsError, RuntimeError):
 
     @classmethod
     def of(
-        cls, message: str, failures: Mapping[int, Any], partial: tuple[Any, ...], original: BaseException | None
+        cls,
+        message: str,
+        failures: Mapping[int, Any],
+        partial: tuple[Any, ...],
+        original: BaseException | None,
     ) -> SubEnvError:
         """Make the error, combined with the original exception's type where that works."""
-        combined = cls if original is None else _combined(cls, type(original))
+        combined = cls if original is None else _combined(cls, type(original))  # type: ignore[arg-type]
         error = _new(combined, message)
         error.message = message  # type: ignore[attr-defined]
         error.failures = dict(failures)
@@ -208,9 +212,10 @@ def _new(cls: type[SubEnvError], message: str) -> SubEnvError:
         # say) is accepted by Python; which one it is can only be tried.
         if "__new__" in vars(ancestor):
             try:
-                error: SubEnvError = ancestor.__new__(cls, message)
+                error: Any = ancestor.__new__(cls, message)  # type: ignore[arg-type]
             except TypeError:
                 continue
             Exception.__init__(error, message)
-            return error
+            made: SubEnvError = error
+            return made
     raise TypeError(f"{cls.__mro__} can't be combined")

@@ -1,0 +1,247 @@
+"""Checks what the caller gives to a batch, before anything happens, and never changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
+
+from joblib_envs.errors import ArgumentError, ArgumentTypeError
+from joblib_envs.rows import Array
+
+__all__ = [
+    "check_observation_mode",
+    "checked_actions",
+    "checked_autoreset_mode",
+    "checked_seeds",
+    "checked_values",
+    "fixed_action_shape",
+    "split_options",
+]
+
+RESET_MASK = "reset_mask"
+
+
+def checked_autoreset_mode(mode: Any) -> AutoresetMode:
+    """Return the mode as an enum, from the enum or its value.
+
+    Raises:
+        ArgumentError: It is neither.
+    """
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        allowed = [each.value for each in AutoresetMode]
+        raise ArgumentError(
+            f"autoreset_mode={mode!r} must be a gymnasium.vector.AutoresetMode or one of {allowed}"
+        ) from None
+
+
+def check_observation_mode(mode: Any) -> None:
+    """Check a mode.
+
+    Raises:
+        ArgumentTypeError: A tuple of two holds something else than spaces.
+        ArgumentError: It is none of the modes.
+    """
+    if isinstance(mode, str) and mode in ("same", "different"):
+        return
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if all(isinstance(space, Space) for space in mode):
+            return
+        raise ArgumentTypeError(
+            f"observation_mode as a tuple must hold the batched and the single observation space, got {mode!r}"
+        )
+    raise ArgumentError(
+        f"observation_mode={mode!r} must be 'same', 'different', or a tuple of the batched and the single "
+        f"observation space"
+    )
+
+
+def checked_seeds(seed: Any, num_envs: int) -> list[int | None]:
+    """Return one seed or None for each sub-environment.
+
+    Raises:
+        ArgumentError: A sequence has another length than ``num_envs``.
+        ArgumentTypeError: It holds, or is, something else than integers and None.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if _is_integer(seed):
+        return [int(seed) + index for index in range(num_envs)]
+    if isinstance(seed, str | bytes) or not isinstance(seed, Sequence | np.ndarray) or np.ndim(seed) != 1:
+        raise ArgumentTypeError(
+            f"seed={seed!r} must be an integer, None, or a sequence with one integer or None for each of the "
+            f"{num_envs} sub-environments"
+        )
+    if len(seed) != num_envs:
+        raise ArgumentError(
+            f"seed has {len(seed)} entries but there are {num_envs} sub-environments: give one for each"
+        )
+    for each in seed:
+        if each is not None and not _is_integer(each):
+            raise ArgumentTypeError(f"seed holds {each!r} ({type(each).__name__}), but may hold integers and None")
+    return [None if each is None else int(each) for each in seed]
+
+
+def split_options(options: Any, num_envs: int) -> tuple[dict[str, Any] | None, Array | None]:
+    """Return the options for the environments, and the reset mask.
+
+    Raises:
+        ArgumentTypeError: The options are no dictionary, or the mask no bool array.
+        ArgumentError: The mask has another shape than ``(num_envs,)``, or no True.
+    """
+    if options is None:
+        return None, None
+    if not isinstance(options, Mapping):
+        raise ArgumentTypeError(f"options={options!r} must be a dictionary or None")
+    env_options = {key: value for key, value in options.items() if key != RESET_MASK}
+    if RESET_MASK not in options:
+        return env_options, None
+    mask = options[RESET_MASK]
+    wanted = f"options['{RESET_MASK}'] must be a NumPy array of bool, of shape ({num_envs},), with at least one True"
+    if not isinstance(mask, np.ndarray):
+        raise ArgumentTypeError(f"{wanted}; got {type(mask).__name__}: use np.array(mask, dtype=bool)")
+    if mask.dtype != np.bool_:
+        raise ArgumentTypeError(f"{wanted}; got dtype {mask.dtype}: use mask.astype(bool)")
+    if mask.shape != (num_envs,):
+        raise ArgumentError(f"{wanted}; got shape {mask.shape}")
+    if not mask.any():
+        raise ArgumentError(f"{wanted}; all are False: leave the call out when there is nothing to reset")
+    return env_options, mask.copy()
+
+
+def checked_values(values: Any, num_envs: int) -> list[Any]:
+    """Return one attribute value for each sub-environment, from a list, a tuple, or one value for all.
+
+    Raises:
+        ArgumentError: A list or tuple has another length than ``num_envs``.
+    """
+    if not isinstance(values, list | tuple):
+        return [values] * num_envs
+    if len(values) != num_envs:
+        raise ArgumentError(
+            f"values has {len(values)} entries but there are {num_envs} sub-environments: give one for each, or one "
+            f"value (no list or tuple) for all"
+        )
+    return list(values)
+
+
+def fixed_action_shape(single_action_space: Space[Any]) -> tuple[int, ...] | None:
+    """Return the shape of one action where a batch of actions is one array, else None."""
+    if isinstance(single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return tuple(single_action_space.shape or ())
+    return None
+
+
+def checked_actions(
+    actions: Any, action_space: Space[Any], single_action_space: Space[Any], num_envs: int
+) -> Array | list[Any]:
+    """Return the actions as a checked array ``(num_envs, ...)``, or as a list of one for each sub-environment.
+
+    Nothing is cast: a sub-environment gets what ``gymnasium.vector.SyncVectorEnv`` would give it.
+
+    Raises:
+        ArgumentError: The number or the shape of the actions is wrong.
+        ArgumentTypeError: One action was given where a batch is wanted.
+    """
+    shape = fixed_action_shape(single_action_space)
+    if isinstance(actions, np.ndarray) and shape is not None and actions.dtype != object:
+        if actions.shape != (num_envs, *shape):
+            raise _wrong_shape(actions, num_envs, shape)
+        return actions
+    if shape is not None and not isinstance(actions, list | tuple):
+        return _converted(actions, num_envs, shape)
+    each = _one_for_each(actions, action_space, single_action_space, num_envs)
+    if len(each) != num_envs:
+        raise ArgumentError(f"got {len(each)} actions for {num_envs} sub-environments: give one for each")
+    for index, action in enumerate(each):
+        _check_shape(action, single_action_space, index)
+    return each
+
+
+def _converted(actions: Any, num_envs: int, shape: tuple[int, ...]) -> Array:
+    try:
+        array = np.asarray(actions)
+    except Exception as error:
+        raise ArgumentTypeError(f"actions={actions!r:.200} can't be made an array: {error}") from error
+    if array.dtype == object:
+        raise ArgumentTypeError(
+            f"actions={actions!r:.200} ({type(actions).__name__}) must be an array of shape {(num_envs, *shape)} or a "
+            f"list of {num_envs} actions"
+        )
+    if array.shape != (num_envs, *shape):
+        raise _wrong_shape(array, num_envs, shape)
+    return array
+
+
+def _wrong_shape(array: Array, num_envs: int, shape: tuple[int, ...]) -> ArgumentError:
+    wanted = (num_envs, *shape)
+    if array.ndim == 0:
+        return ArgumentTypeError(f"got one action, {array!r}, for {num_envs} sub-environments: give shape {wanted}")
+    hint = ": use actions.squeeze(-1)" if array.shape == (*wanted, 1) else ""
+    return ArgumentError(f"actions have shape {array.shape}, but {num_envs} sub-environments want {wanted}{hint}")
+
+
+def _one_for_each(actions: Any, action_space: Space[Any], single_action_space: Space[Any], num_envs: int) -> list[Any]:
+    if fixed_action_shape(single_action_space) is not None or not _has_leaves(single_action_space):
+        if isinstance(actions, list | tuple | np.ndarray):
+            return list(actions)
+        raise ArgumentTypeError(
+            f"actions={actions!r:.200} ({type(actions).__name__}) must be a tuple or list of {num_envs} actions"
+        )
+    if _is_list_of_actions(actions, single_action_space):
+        return list(actions)
+    try:
+        return list(iterate(action_space, actions))
+    except KeyError as error:
+        raise ArgumentError(f"actions lack the key {error}: the action space is {action_space}") from error
+    except ValueError as error:
+        raise ArgumentError(f"the parts of actions have different lengths, of which each must be {num_envs}") from error
+    except Exception as error:
+        raise ArgumentTypeError(
+            f"actions={actions!r:.200} don't have the form of the action space {action_space} ({error}): give a batch "
+            f"of that form, or a list of {num_envs} actions"
+        ) from error
+
+
+def _has_leaves(space: Space[Any]) -> bool:
+    """Tell whether a batch of the space is a Dict or Tuple of batches (else a tuple of single actions)."""
+    return batch_space.dispatch(type(space)) in (
+        batch_space.dispatch(spaces.Dict),
+        batch_space.dispatch(spaces.Tuple),
+    )
+
+
+def _is_list_of_actions(actions: Any, single_action_space: Space[Any]) -> bool:
+    kind = Mapping if isinstance(single_action_space, spaces.Dict) else tuple
+    return isinstance(actions, list) and bool(actions) and all(isinstance(action, kind) for action in actions)
+
+
+def _check_shape(action: Any, space: Space[Any], index: int) -> None:
+    """Check one sub-environment's action as far as its form goes; its value is the environment's matter."""
+    shape = fixed_action_shape(space)
+    if shape is not None:
+        if np.shape(action) != shape:
+            raise ArgumentError(
+                f"the action for sub-environment {index} has shape {np.shape(action)}, but its space {space} has {shape}"
+            )
+    elif isinstance(space, spaces.Dict):
+        if not isinstance(action, Mapping) or not action.keys() >= space.spaces.keys():
+            raise ArgumentError(f"the action for sub-environment {index} is {action!r:.100}, no value of {space}")
+        for key, sub in space.spaces.items():
+            _check_shape(action[key], sub, index)
+    elif isinstance(space, spaces.Tuple):
+        if len(action) != len(space.spaces):
+            raise ArgumentError(f"the action for sub-environment {index} is {action!r:.100}, no value of {space}")
+        for part, sub in zip(action, space.spaces, strict=True):
+            _check_shape(part, sub, index)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

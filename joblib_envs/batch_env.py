@@ -1,0 +1,443 @@
+"""BatchEnv: many Gymnasium environments as one ``gymnasium.vector.VectorEnv``, on a joblib backend."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from joblib_envs import arguments
+from joblib_envs.errors import (
+    ClosedBatchError,
+    ConcurrentUseError,
+    ForkedBatchError,
+    JoblibEnvsError,
+    NoPendingCallError,
+    PendingCallError,
+    SubEnvError,
+    WorkerDiedError,
+)
+from joblib_envs.execution import BatchPlan, ConstructionFailed, Execution, choose_backend
+from joblib_envs.factories import check_factories, packed_factories, source_of
+from joblib_envs.infos import batch_infos
+from joblib_envs.readiness import Readiness
+from joblib_envs.rows import Array, leaves_of
+from joblib_envs.shard import Reply, Request
+from joblib_envs.spaces import batched_spaces
+from joblib_envs.state import require_travelling_state
+from joblib_envs.thread_limit import ThreadLimit
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
+__all__ = ["BatchEnv"]
+
+_DRAIN_S = 0.5
+"""How long an interrupted call waits for its workers before the interrupt is passed on."""
+
+
+class BatchEnv(VectorEnv[Any, Any, Array]):
+    """Step many Gymnasium environments together, on a backend you choose.
+
+    The backend changes the speed, never the data: for environments that are functions of
+    their constructor, seeds and actions, equal seeds and actions give bit-identical batches
+    on every backend, in either execution, with any number of workers. Where a backend can't
+    keep that, building the batch raises and says what works.
+
+    In *actors* execution each worker owns some of the sub-environments for the batch's life
+    (an actor is a stateful worker, not a policy). In *tasks* execution every reset and step is a
+    ``joblib.Parallel`` call, and the environments travel to the workers and back with it.
+
+    Shapes, with ``n = num_envs``:
+        observations: ``(n, *single_observation_space.shape)``, the space's dtype; Dict and Tuple
+        spaces give dictionaries and tuples of such arrays; spaces without a fixed size, tuples of n.
+        rewards: ``(n,)`` float64. terminations, truncations: ``(n,)`` bool.
+        infos: for each key an array ``(n,)`` or ``(n, *shape)``, and its bool mask ``_key``; an
+        object array with the values unchanged where one dtype can't hold them.
+    With ``copy=True`` returned arrays belong to the caller; later steps never write to them.
+
+    Args:
+        env: Environment id (also ``"module:Id-v0"``), EnvSpec, a function that makes an
+            environment, or a list of such functions, one for each sub-environment. They are called
+            in the workers, once for each sub-environment, in index order within a worker.
+        num_envs: Number of sub-environments; 1 unless given, or the list's length.
+        backend: ``"sequential"``, ``"threading"``, ``"loky"``, any other name that joblib knows, or a
+            ``ParallelBackendBase`` instance. None: that of the innermost ``joblib.parallel_config``,
+            else loky.
+        n_jobs: Number of workers; -1 means one per CPU that this process may use. None: the
+            context's, else -1 (where joblib has 1). Never more than sub-environments.
+        execution: ``"actors"`` or ``"tasks"``; None: actors where the backend has them.
+        caller_steps: Whether the caller steps the last shard itself and counts as one of ``n_jobs``.
+            None: yes for process actors and sequential. A sub-environment that crashes in the caller
+            takes it down: what is promised of crashes holds with False.
+        inner_max_num_threads: BLAS and OpenMP threads while environments run; None: the context's,
+            else 1. Linear algebra changes its last bits with it.
+        autoreset_mode: Gymnasium's NEXT_STEP (default), SAME_STEP or DISABLED, as enum or value.
+        observation_mode: ``"same"``, ``"different"``, or a tuple of the batched and the single
+            observation space, as in ``gymnasium.vector.SyncVectorEnv``.
+        copy: With False, returned observations are views that live until the next step but one.
+        wrappers: Applied to each sub-environment, the first one innermost.
+        env_kwargs: Keyword arguments for the environment's constructor.
+        probe: Whether tasks execution on a process backend proves first, with throw-away instances,
+            that the state survives a pickle. With False a state that doesn't is lost in silence.
+
+    Raises:
+        ArgumentError: An argument isn't allowed.
+        BackendUnavailableError: The backend is unknown or not installed.
+        EnvInsideFactoryError: An environment object was given, or is held by a factory.
+        SpacesDifferError: The sub-environments' spaces can't be batched.
+        StateCannotTravelError: Tasks execution would lose this environment's state.
+        UnpicklableError: A factory can't be pickled and must be.
+        SubEnvError: A sub-environment's constructor raised; all others are closed.
+
+    Example:
+        >>> envs = BatchEnv("CartPole-v1", 3, backend="sequential")
+        >>> observations, infos = envs.reset(seed=42)
+        >>> observations.shape
+        (3, 4)
+        >>> observations, rewards, terminations, truncations, infos = envs.step([1, 0, 1])
+        >>> rewards
+        array([1., 1., 1.])
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env: str | EnvSpec | Callable[[], gymnasium.Env[Any, Any]] | Iterable[Callable[[], gymnasium.Env[Any, Any]]],
+        num_envs: int | None = None,
+        *,
+        backend: Any = None,
+        n_jobs: int | None = None,
+        execution: str | None = None,
+        caller_steps: bool | None = None,
+        inner_max_num_threads: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
+        copy: bool = True,
+        wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+        env_kwargs: dict[str, Any] | None = None,
+        probe: bool = True,
+    ) -> None:
+        super().__init__()
+        # Until it is built there is nothing to close, whatever goes wrong below.
+        self.closed = True
+        self._owner_pid = os.getpid()
+        self.autoreset_mode = arguments.checked_autoreset_mode(autoreset_mode)
+        arguments.check_observation_mode(observation_mode)
+        source = source_of(env, num_envs, wrappers, env_kwargs)
+        self.num_envs = len(source.factories)
+        chosen = choose_backend(backend, n_jobs, execution, caller_steps, inner_max_num_threads, self.num_envs)
+        check_factories(source.factories, must_travel=chosen.sends_factories)
+        self.spec = source.spec
+        label = source.spec.id if source.spec is not None else "the environment"
+        if chosen.state_travels and probe:
+            require_travelling_state(packed_factories(source.factories), label, chosen.num_threads)
+        self.copy = copy
+        self._lock = threading.Lock()
+        self._pending_step = False
+        self._broken: JoblibEnvsError | None = None
+        self._readiness = Readiness(self.num_envs, self.autoreset_mode)
+        limit = ThreadLimit(chosen.num_threads)
+        plan = BatchPlan(source.factories, self.autoreset_mode, chosen.n_jobs, chosen.caller_steps, limit)
+        try:
+            self._execution: Execution = chosen.execute(plan)
+        except ConstructionFailed as failed:
+            raise self._construction_error(failed) from failed.failure.as_cause()
+        self.closed = False
+        self._finalizer = weakref.finalize(self, _close_unclosed, self._execution, self._owner_pid)
+        try:
+            self._take_descriptions(observation_mode)
+        except BaseException:
+            self.close_extras()
+            self.closed = True
+            raise
+
+    @property
+    def placement(self) -> tuple[str, ...]:
+        """Where each sub-environment lives, by index: ``"caller"``, ``"thread-0"``, ``"process-0"``, ``"task-0"``."""
+        return self._execution.placement
+
+    @property
+    def n_jobs(self) -> int:
+        """The number of workers in effect, the caller included where it steps a shard."""
+        return self._execution.num_workers
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The sub-environments' random generators; copies where they live in other processes."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seeds of the sub-environments' random generators."""
+        return self.get_attr("np_random_seed")
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all sub-environments, or those that ``options["reset_mask"]`` names.
+
+        Args:
+            seed: None: each random stream goes on; an integer: ``seed + i`` for sub-environment i;
+                or one integer or None for each sub-environment.
+            options: Handed to each ``env.reset``, without ``"reset_mask"``: a bool array ``(n,)``
+                with at least one True; the others keep state and observation and give no info. It
+                is never changed.
+
+        Returns:
+            Observations ``(n, ...)`` and infos.
+
+        Raises:
+            ArgumentError: The seed or the mask isn't allowed.
+            SubEnvError: A sub-environment raised.
+        """
+        seeds = arguments.checked_seeds(seed, self.num_envs)
+        env_options, mask = arguments.split_options(options, self.num_envs)
+        with self._exclusively("reset"):
+            masks = None if mask is None else mask.tolist()
+            reply = self._ask(
+                [
+                    Request("reset", (seeds[s.start : s.stop], env_options, masks and masks[s.start : s.stop]))
+                    for s in self._execution.shards
+                ]
+            )
+            self._readiness.after_reset(mask, reply.failures)
+            observations, infos = self._observations(), batch_infos(reply.infos or ())
+        if reply.failures:
+            failed = self._failed_mask(reply)
+            self._raise("reset", reply, (observations, infos, failed))
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step all sub-environments.
+
+        Args:
+            actions: A batch of actions, in the form of ``action_space``, or a list of n actions.
+
+        Returns:
+            Observations ``(n, ...)``, rewards ``(n,)`` float64, terminations and truncations ``(n,)``
+            bool, infos.
+
+        Raises:
+            ArgumentError: Wrong number or shape of actions; nobody has moved.
+            ResetNeededError: A sub-environment needs a reset first; nobody has moved.
+            SubEnvError: A sub-environment raised; all others have made the step.
+        """
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step and return while the workers are at it; ``step_wait`` brings the results.
+
+        The caller's own shard, if it has one, is stepped in ``step_wait``; so are tasks.
+        """
+        with self._exclusively("step_async"):
+            checked = arguments.checked_actions(actions, self.action_space, self.single_action_space, self.num_envs)
+            self._readiness.require()
+            with self._unbroken():
+                self._execution.start_step(checked)
+            self._pending_step = True
+
+    def step_wait(self) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Wait for the step that ``step_async`` began; returns and raises as ``step`` does."""
+        if not self._pending_step and not self.closed:
+            raise NoPendingCallError("step_wait was called without a step_async before it: call step_async", "step")
+        with self._exclusively("step_wait", pending=True):
+            self._pending_step = False
+            with self._unbroken():
+                reply = self._execution.finish()
+            rows = self._execution.rows
+            self._readiness.after_step(rows, reply.failures)
+            infos = batch_infos(reply.infos) if reply.infos is not None else {}
+            batch = (
+                self._observations(),
+                rows.rewards.copy(),
+                rows.terminations.copy(),
+                rows.truncations.copy(),
+                infos,
+            )
+        if reply.failures:
+            self._raise("step", reply, (*batch, self._failed_mask(reply)))
+        return batch
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each sub-environment, or get an attribute, through its wrappers.
+
+        Args:
+            name: The method or attribute.
+            *args: For the method.
+            **kwargs: For the method.
+
+        Returns:
+            A tuple of n results. From environments in other processes they are copies.
+        """
+        with self._exclusively(name):
+            reply = self._ask([Request("call", (name, args, kwargs))] * len(self._execution.shards))
+            self._readiness.after_call(reply.failures)
+        results = tuple(reply.results or ())
+        if reply.failures:
+            self._raise(f"{name!r}", reply, (results, self._failed_mask(reply)))
+        return results
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each sub-environment, found through its wrappers: a tuple of n."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each sub-environment, where it is defined among its wrappers.
+
+        Args:
+            name: The attribute.
+            values: A list or tuple of n values, or one value for all. Each gets its own copy.
+
+        Raises:
+            ArgumentError: The list isn't n long.
+        """
+        each = arguments.checked_values(values, self.num_envs)
+        with self._exclusively("set_attr"):
+            reply = self._ask([Request("set_attr", (name, each[s.start : s.stop])) for s in self._execution.shards])
+            self._readiness.after_call(reply.failures)
+        if reply.failures:
+            self._raise("set_attr", reply, (tuple(reply.results or ()), self._failed_mask(reply)))
+
+    def get_wrapper_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each sub-environment; the same as ``get_attr``."""
+        return self.call(name)
+
+    def set_wrapper_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each sub-environment; the same as ``set_attr``."""
+        self.set_attr(name, values)
+
+    def render(self) -> tuple[Any, ...]:
+        """Return each sub-environment's frame, in index order."""
+        return self.call("render")
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:  # noqa: ARG002
+        """Close the sub-environments and end the workers; called once, by ``close``.
+
+        Args:
+            timeout: Taken for Gymnasium's sake: closing never takes longer than a few seconds.
+            terminate: Whether to end worker processes without closing their environments.
+        """
+        if os.getpid() != self._owner_pid:
+            return
+        if not self._lock.acquire(blocking=False):
+            raise ConcurrentUseError("close was called while a call of another thread is running on this batch")
+        self._lock.release()
+        self._finalizer.detach()
+        self.closed = True
+        if self._pending_step:
+            self._pending_step = False
+            if not self._execution.drain(_DRAIN_S):
+                terminate = True
+        reply = self._execution.close(graceful=not terminate and self._broken is None)
+        if reply.failures:
+            self._raise("close", reply, ((None,) * self.num_envs, self._failed_mask(reply)))
+
+    def __enter__(self) -> BatchEnv:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _take_descriptions(self, observation_mode: Any) -> None:
+        descriptions = self._execution.descriptions
+        self.metadata = {**descriptions[0].metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = descriptions[0].render_mode
+        agreed = batched_spaces(descriptions, observation_mode, self.num_envs)
+        self.single_observation_space, self.observation_space = agreed.single_observation, agreed.observation
+        self.single_action_space, self.action_space = agreed.single_action, agreed.action
+        self._leaves = leaves_of(self.single_observation_space)
+        action_shape = arguments.fixed_action_shape(self.single_action_space)
+        self._execution.bind(self._leaves, 1 if self.copy else 2, action_shape)
+
+    def _ask(self, requests: Sequence[Request]) -> Reply:
+        with self._unbroken():
+            self._execution.start(requests)
+            return self._execution.finish()
+
+    def _observations(self) -> Any:
+        return self._execution.rows.batch(self.single_observation_space, copied=self.copy)
+
+    def _failed_mask(self, reply: Reply) -> Array:
+        failed = np.zeros(self.num_envs, dtype=np.bool_)
+        failed[list(reply.failures)] = True
+        return failed
+
+    def _raise(self, what: str, reply: Reply, partial: tuple[Any, ...]) -> None:
+        failures = dict(sorted(reply.failures.items()))
+        first, *others = failures.values()
+        more = f" (and {len(others)} more: {[other.env_index for other in others]})" if others else ""
+        raise SubEnvError.of(
+            f"sub-environment {first.env_index} raised {first.type_name} in {what}: {first.message}{more}",
+            failures,
+            partial,
+            first.exception,
+        ) from first.as_cause()
+
+    def _construction_error(self, failed: ConstructionFailed) -> JoblibEnvsError:
+        failure = failed.failure
+        if isinstance(failure.exception, JoblibEnvsError):
+            return failure.exception
+        message = f"sub-environment {failure.env_index} raised {failure.type_name} when it was made: {failure.message}"
+        return SubEnvError.of(message, {failure.env_index: failure}, (), failure.exception)
+
+    @contextlib.contextmanager
+    def _exclusively(self, what: str, *, pending: bool = False) -> Iterator[None]:
+        """Let one call of one thread of the owning process in, while the batch can be used."""
+        if os.getpid() != self._owner_pid:
+            raise ForkedBatchError(
+                f"{what!r} was called in a forked child on a batch that belongs to its parent process, whose workers "
+                f"answer only there: build a batch in the child"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise ConcurrentUseError(
+                f"{what!r} was called while a call of another thread is running on this batch: "
+                f"give each thread a batch of its own, or hold a lock around the calls"
+            )
+        try:
+            if self.closed:
+                raise ClosedBatchError(f"{what!r} was called on a batch that was closed: build a new one")
+            if self._broken is not None:
+                raise self._broken
+            if self._pending_step and not pending:
+                raise PendingCallError(
+                    f"{what!r} was called between step_async and step_wait: call step_wait first", "step"
+                )
+            yield
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """See to the state of the batch where the workers' answer doesn't come."""
+        try:
+            yield
+        except WorkerDiedError as error:
+            self._broken = error
+            raise
+        except BaseException as interrupt:
+            self._readiness.interrupted()
+            if not self._execution.drain(_DRAIN_S):
+                self._broken = WorkerDiedError(
+                    f"a call was cut short by {type(interrupt).__name__} while workers were in the middle of it: "
+                    f"the batch can only be closed"
+                )
+            raise
+
+
+def _close_unclosed(execution: Execution, owner_pid: int) -> None:
+    """Close what the user didn't, when the batch is collected or the program ends; nobody is there to hear errors."""
+    if os.getpid() == owner_pid:
+        with contextlib.suppress(Exception):
+            execution.close()

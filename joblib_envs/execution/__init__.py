@@ -1,0 +1,14 @@
+"""Where shards live: the protocol, the registry of backends, and one module for each execution."""
+
+from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, Execution
+from joblib_envs.execution.registry import available_backends, choose_backend, executions_of, install_hints
+
+__all__ = [
+    "BatchPlan",
+    "ConstructionFailed",
+    "Execution",
+    "available_backends",
+    "choose_backend",
+    "executions_of",
+    "install_hints",
+]

@@ -1,0 +1,220 @@
+"""Actors execution: each shard stays with one worker for the batch's life; requests and replies cross."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from joblib_envs.channel import SharedArrays, SharedBlock
+from joblib_envs.errors import WorkerDiedError
+from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, worker_died
+from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
+from joblib_envs.factories import Construction
+from joblib_envs.failures import Failure
+from joblib_envs.rows import Leaf, Rows
+from joblib_envs.shard import Reply, Request, ShardDescription
+from joblib_envs.thread_limit import ThreadLimit
+
+__all__ = ["Actors", "HostFactory"]
+
+HostFactory: TypeAlias = Callable[[Construction, ThreadLimit, int], Host]
+
+
+class Actors:
+    """An execution whose workers own their sub-environments.
+
+    Args:
+        plan: What to build.
+        new_host: Makes the host of one shard: ``ThreadHost`` or ``ProcessHost``.
+    """
+
+    def __init__(self, plan: BatchPlan, new_host: HostFactory) -> None:
+        self._limit = plan.limit
+        self.shards = split_evenly(len(plan.factories), plan.n_jobs)
+        self.num_workers = plan.n_jobs
+        self._hosts: list[Host] = []
+        self._awaited: list[Host] = []
+        self._slots: list[Rows] = []
+        self._slot = 0
+        self._block: SharedBlock | None = None
+        _open_executions.add(self)
+        try:
+            self._make_hosts(plan, new_host)
+            self.descriptions: Sequence[ShardDescription] = self._build()
+        except BaseException:
+            self.close(graceful=False)
+            raise
+        self.placement = tuple(
+            host.placement for host, shard in zip(self._hosts, self.shards, strict=True) for _ in shard
+        )
+
+    @property
+    def rows(self) -> Rows:
+        """The batch's current rows."""
+        return self._slots[self._slot]
+
+    def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:
+        """Allocate the rows: in shared memory where a process hosts a shard."""
+        num_envs = self.shards[-1].stop
+        processes = [host for host in self._hosts if isinstance(host, ProcessHost)]
+        if processes:
+            shared = SharedArrays(leaves, num_envs, num_slots, action_shape, len(processes))
+            self._block = SharedBlock(shared.size)
+            self._slots = shared.all_rows(self._block)
+            for worker, host in enumerate(processes):
+                host.share(shared, self._block, worker)
+            self._block.close()
+        else:
+            self._slots = [Rows.allocate(leaves, num_envs) for _ in range(num_slots)]
+        self._parts = [[rows.part(shard.start, shard.stop) for rows in self._slots] for shard in self.shards]
+        for each, parts in zip(self._hosts, self._parts, strict=True):
+            each.bind(parts)
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Begin a request for each shard."""
+        self._turn_slot(keep_rows=True)
+        self._begin()
+        for host, request in zip(self._hosts, requests, strict=True):
+            host.start(request, self._slot)
+            self._awaited.append(host)
+
+    def start_step(self, actions: Any) -> None:
+        """Begin a step."""
+        self._turn_slot(keep_rows=False)
+        self._begin()
+        for host, shard in zip(self._hosts, self.shards, strict=True):
+            host.start_step(actions[shard.start : shard.stop], self._slot)
+            self._awaited.append(host)
+
+    def finish(self) -> Reply:
+        """Wait for all; the caller's own shard comes first, while the others are at work."""
+        replies: dict[int, Reply] = {}
+        died: list[WorkerDiedError] = []
+        for host in sorted(self._awaited, key=lambda host: not isinstance(host, CallerHost)):
+            try:
+                replies[id(host)] = host.finish()
+            except WorkerDiedError as error:
+                died.append(error)
+            self._awaited.remove(host)
+        self._end()
+        if died:
+            raise _one_of(died)
+        self._collect_objects()
+        if all(reply.is_empty for reply in replies.values()):
+            return Reply()
+        return merge_replies([replies[id(host)] for host in self._hosts], self.shards)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait for the workers that are still at work after an interrupt."""
+        deadline = time.perf_counter() + timeout_s
+        at_rest = True
+        for host in list(self._awaited):
+            if isinstance(host, CallerHost):
+                self._awaited.remove(host)
+                continue
+            try:
+                host.finish(deadline)
+            except (TimeoutError, WorkerDiedError):
+                at_rest = False
+            self._awaited.remove(host)
+        self._end()
+        return at_rest
+
+    def close(self, *, graceful: bool = True) -> Reply:
+        """Close all sub-environments, whatever single ones do, and end the workers."""
+        hosts, self._hosts = self._hosts, []
+        _open_executions.discard(self)
+        busy = set(map(id, self._awaited))
+        self._awaited = []
+        closed = Reply()
+        for host in hosts:
+            reply = host.stop(graceful=graceful and id(host) not in busy)
+            if reply is not None:
+                closed.failures.update(reply.failures)
+        self._end()
+        if self._block is not None:
+            self._block.close()
+        return closed
+
+    def _make_hosts(self, plan: BatchPlan, new_host: HostFactory) -> None:
+        for number, shard in enumerate(self.shards):
+            construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
+            is_callers = plan.caller_steps and number == len(self.shards) - 1
+            host = CallerHost(construction, plan.limit) if is_callers else new_host(construction, plan.limit, number)
+            self._hosts.append(host)
+
+    def _build(self) -> list[ShardDescription]:
+        """Make all sub-environments, the shards side by side; none is left if one can't be made."""
+        for host in self._hosts:
+            host.start_build()
+        built: list[ShardDescription] = []
+        failure: Failure | None = None
+        self._begin()
+        try:
+            for host in self._hosts:
+                outcome = host.finish_build()
+                if isinstance(outcome, Failure):
+                    failure = failure or outcome
+                else:
+                    built.append(outcome)
+        finally:
+            self._end()
+        if failure is not None:
+            self.close(graceful=True)
+            raise ConstructionFailed(failure)
+        return built
+
+    def _turn_slot(self, *, keep_rows: bool) -> None:
+        """Go on to the next set of rows, so that views of this one live until the step after next."""
+        if len(self._slots) > 1:
+            before = self._slot
+            self._slot = (before + 1) % len(self._slots)
+            if keep_rows:
+                for parts in self._parts:
+                    parts[self._slot].take(0, parts[before], range(len(parts[before])))
+
+    def _collect_objects(self) -> None:
+        rows = self.rows if self._slots else None
+        if rows is not None and rows.objects:
+            for shard, parts in zip(self.shards, self._parts, strict=True):
+                rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
+
+    _holds_limit = False
+
+    def _begin(self) -> None:
+        if not self._holds_limit:
+            self._limit.acquire()
+            self._holds_limit = True
+
+    def _end(self) -> None:
+        if self._holds_limit:
+            self._holds_limit = False
+            self._limit.release()
+
+
+def _one_of(died: list[WorkerDiedError]) -> WorkerDiedError:
+    if len(died) == 1:
+        return died[0]
+    indices = sorted(index for error in died for index in error.env_indices)
+    together = worker_died(indices, died[0].exitcode, f"and {len(died) - 1} more")
+    together.__cause__ = died[0]
+    return together
+
+
+_open_executions: weakref.WeakSet[Actors] = weakref.WeakSet()
+_owner_pid = os.getpid()
+
+
+def _close_open_executions() -> None:
+    """At the program's end, before multiprocessing waits for its children."""
+    if os.getpid() == _owner_pid:  # a forked child leaves its parent's workers alone
+        for execution in list(_open_executions):
+            execution.close(graceful=True)
+
+
+# joblib has imported multiprocessing by now, and exit functions run in reverse order.
+atexit.register(_close_open_executions)

@@ -1,0 +1,68 @@
+"""What crosses from a worker process to its batch, packed and unpacked."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from joblib_envs.errors import UnpicklableError
+from joblib_envs.failures import Failure
+from joblib_envs.rows import Rows
+from joblib_envs.shard import Reply
+
+__all__ = ["dumps", "pack_reply", "unpack_reply"]
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle, by value only where that is needed: the plain pickler is the faster one."""
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception:  # classes and functions of a script or a notebook
+        data: bytes = cloudpickle.dumps(value)
+        return data
+
+
+def pack_reply(reply: Reply, rows: Rows, records: list[Any], first_index: int) -> bytes:
+    """Pickle a reply; what can't be pickled becomes the failure of its sub-environment."""
+    try:
+        return dumps((reply, rows.objects, records))
+    except Exception:
+        _fail_the_unpicklable(reply, rows, first_index)
+        return dumps((reply, rows.objects, records))
+
+
+def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[Sequence[Any]], list[Any]]:
+    """Unpickle a reply: (reply, object observations, warnings and log records)."""
+    try:
+        reply, objects, records = pickle.loads(data)
+    except Exception as error:
+        cannot = UnpicklableError(
+            f"what the sub-environment returned can't be unpickled here: {type(error).__name__}: {error}"
+        )
+        cannot.__cause__ = error
+        return Reply(failures={index: Failure.of(index, cannot) for index in indices}), (), []
+    return reply, objects, records
+
+
+def _fail_the_unpicklable(reply: Reply, rows: Rows, first_index: int) -> None:
+    for values, what in (
+        (reply.infos, "info"),
+        (reply.results, "result"),
+        *((o, "observation") for o in rows.objects),
+    ):
+        for row, value in enumerate(values or ()):
+            try:
+                dumps(value)
+            except Exception as error:
+                cannot = UnpicklableError(
+                    f"the {what} of sub-environment {first_index + row} can't be pickled, so it can't leave its worker "
+                    f"process: {type(error).__name__}: {error}. Return plain data, or use backend='threading' or "
+                    f"'sequential', which need no pickling"
+                )
+                reply.failures[first_index + row] = Failure.of(first_index + row, cannot, needs_reset=what != "result")
+                values[row] = None  # type: ignore[index]
+                if what != "result":
+                    rows.clear(row)

@@ -1,0 +1,403 @@
+"""What hosts a shard for an actor's life: the caller itself, a thread, or a process.
+
+An *actor* is a stateful worker that owns sub-environments, not a policy.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, TypeAlias
+
+import cloudpickle
+import numpy as np
+
+from joblib_envs import channel
+from joblib_envs.errors import UnpicklableError, WorkerDiedError
+from joblib_envs.execution.crossing import pack_reply, unpack_reply
+from joblib_envs.factories import Construction
+from joblib_envs.failures import Failure
+from joblib_envs.processes import WorkerProcess
+from joblib_envs.relay import OutputSettings, Relay, replay
+from joblib_envs.rows import Array, Rows
+from joblib_envs.shard import Reply, Request, Shard, ShardDescription
+from joblib_envs.thread_limit import ThreadLimit
+
+__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost"]
+
+Built: TypeAlias = ShardDescription | Failure
+
+_CLOSE_S = 5.0
+"""How long environments may take to close before their process is ended."""
+
+
+class Host(Protocol):
+    """Where one shard lives. Calls alternate: a ``start...``, then ``finish``."""
+
+    placement: str
+    """What ``envs.placement`` says of the sub-environments here."""
+
+    def start_build(self) -> None:
+        """Begin to make the sub-environments."""
+
+    def finish_build(self) -> Built:
+        """Wait until they are made."""
+
+    def bind(self, slots: Sequence[Rows]) -> None:
+        """Take this shard's rows, one set for each slot."""
+
+    def start(self, request: Request, slot: int) -> None:
+        """Begin a request."""
+
+    def start_step(self, actions: Any, slot: int) -> None:
+        """Begin a step: the shard's actions, as an array or a list."""
+
+    def finish(self, deadline: float | None = None) -> Reply:
+        """Wait for what was begun.
+
+        Raises:
+            TimeoutError: It wasn't done by ``deadline`` (of ``time.perf_counter()``).
+            WorkerDiedError: The worker ended.
+        """
+
+    def stop(self, *, graceful: bool) -> Reply | None:
+        """Close the sub-environments, where that can be done, and end the worker."""
+
+
+class CallerHost:
+    """The caller's own thread: a shard that is stepped while the caller would wait."""
+
+    placement = "caller"
+
+    def __init__(self, construction: Construction, limit: ThreadLimit) -> None:
+        self._construction = construction
+        self._limit = limit
+        self._shard: Shard | None = None
+        self._slots: Sequence[Rows] = ()
+        self._begun: tuple[Request, int] | None = None
+
+    def start_build(self) -> None:
+        """Begin nothing: ``finish_build`` does it, after the other hosts have begun."""
+
+    def finish_build(self) -> Built:
+        """Make the sub-environments."""
+        with self._limit.in_this_thread():
+            shard = self._construction.build()
+        if isinstance(shard, Failure):
+            return shard
+        self._shard = shard
+        return shard.describe()
+
+    def bind(self, slots: Sequence[Rows]) -> None:
+        """Take this shard's rows."""
+        self._slots = slots
+
+    def start(self, request: Request, slot: int) -> None:
+        """Remember the request: it runs in ``finish``, while the other hosts are at work."""
+        self._begun = (request, slot)
+
+    def start_step(self, actions: Any, slot: int) -> None:
+        """Remember a copy of the actions."""
+        self.start(Request("step", (own_actions(actions),)), slot)
+
+    def finish(self, deadline: float | None = None) -> Reply:  # noqa: ARG002 -- it waits for nobody
+        """Carry out the request."""
+        if self._begun is None or self._shard is None:
+            return Reply()
+        (request, slot), self._begun = self._begun, None
+        with self._limit.in_this_thread():
+            return self._shard.handle(request, self._slots[slot])
+
+    def stop(self, *, graceful: bool) -> Reply | None:  # noqa: ARG002
+        """Close the sub-environments."""
+        shard, self._shard = self._shard, None
+        return shard.close() if shard is not None else None
+
+
+class ThreadHost:
+    """A thread of its own, which makes, steps and closes its sub-environments."""
+
+    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+        self.placement = f"thread-{number}"
+        self._construction = construction
+        self._limit = limit
+        self._slots: Sequence[Rows] = ()
+        self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # A daemon: an open batch must not keep the program from ending.
+        self._thread = threading.Thread(target=self._run, name=f"joblib-envs-{number}", daemon=True)
+
+    def start_build(self) -> None:
+        """Start the thread, which makes the sub-environments first."""
+        self._thread.start()
+
+    def finish_build(self) -> Built:
+        """Wait until they are made."""
+        built: Built = self._receive(None)
+        return built
+
+    def bind(self, slots: Sequence[Rows]) -> None:
+        """Take this shard's rows."""
+        self._slots = slots
+
+    def start(self, request: Request, slot: int) -> None:
+        """Hand a request to the thread."""
+        self._inbox.put((request, slot))
+
+    def start_step(self, actions: Any, slot: int) -> None:
+        """Hand a copy of the actions to the thread."""
+        self.start(Request("step", (own_actions(actions),)), slot)
+
+    def finish(self, deadline: float | None = None) -> Reply:
+        """Wait for the thread's reply."""
+        reply: Reply = self._receive(deadline)
+        return reply
+
+    def stop(self, *, graceful: bool) -> Reply | None:
+        """Close the sub-environments in their thread and end it; a busy thread is left to end itself."""
+        if not self._thread.is_alive():
+            return None
+        reply = None
+        if graceful:
+            self.start(Request("close"), 0)
+            reply = self.finish()
+        self._inbox.put(None)
+        if graceful:
+            self._thread.join()
+        return reply
+
+    def _receive(self, deadline: float | None) -> Any:
+        try:
+            timeout = None if deadline is None else max(deadline - time.perf_counter(), 0.0)
+            answer = self._outbox.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError("the thread is still at work") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _run(self) -> None:
+        with self._limit.in_this_thread():
+            shard = self._construction.build()
+        if isinstance(shard, Failure):
+            self._outbox.put(shard)
+            return
+        self._answer(shard.describe)
+        while (begun := self._inbox.get()) is not None:
+            request, slot = begun
+            self._answer(self._handle, shard, request, slot)
+
+    def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
+        rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
+        with self._limit.in_this_thread():
+            return shard.handle(request, rows)
+
+    def _answer(self, function: Any, *args: Any) -> None:
+        try:
+            self._outbox.put(function(*args))
+        except BaseException as error:
+            self._outbox.put(error)
+
+
+class ProcessHost:
+    """A process of its own; arrays cross in shared memory, the rest in a pipe."""
+
+    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+        self.placement = f"process-{number}"
+        self._indices = construction.indices
+        self._request_ready, self._reply_ready = channel.Signal(), channel.Signal()
+        self._setup = cloudpickle.dumps((self._indices, OutputSettings.current(), construction.packed()))
+        self._process = WorkerProcess(
+            _serve, (self._request_ready, self._reply_ready), limit.num_threads, f"joblib-envs-{number}"
+        )
+        self._header: Array = np.zeros(channel.HEADER_WORDS, np.int64)
+        self._actions: dict[int, Array] = {}
+        self._shared: channel.SharedArrays | None = None
+        self._block: channel.SharedBlock | None = None
+        self._slots: Sequence[Rows] = ()
+        self._slot = 0
+
+    def start_build(self) -> None:
+        """Send the factories."""
+        with channel.ignore_broken_pipe():
+            self._process.connection.send_bytes(self._setup)
+        self._setup = b""
+
+    def finish_build(self) -> Built:
+        """Wait for the description, or what went wrong."""
+        self._await(None)
+        outcome, records = pickle.loads(self._receive())
+        replay(records)
+        if isinstance(outcome, Failure):
+            return outcome
+        built: Built = pickle.loads(outcome)
+        return built
+
+    def share(self, shared: channel.SharedArrays, block: channel.SharedBlock, worker: int) -> None:
+        """Give the process the block that holds everybody's rows, and its own place in it."""
+        self._shared, self._block = shared, block
+        self._header = shared.header(block, worker)
+        with channel.ignore_broken_pipe():
+            self._process.connection.send_bytes(cloudpickle.dumps((shared, worker)))
+            block.send(self._process.connection, self._process.pid)
+        self._await(None)
+
+    def bind(self, slots: Sequence[Rows]) -> None:
+        """Take this shard's rows."""
+        self._slots = slots
+
+    def start(self, request: Request, slot: int) -> None:
+        """Send a request through the pipe."""
+        data = cloudpickle.dumps(request)
+        self._begin(channel.MESSAGE, slot)
+        with channel.ignore_broken_pipe():
+            self._process.connection.send_bytes(data)
+
+    def start_step(self, actions: Any, slot: int) -> None:
+        """Write the actions to shared memory where they fit, and wake the process."""
+        if self._shared is None or self._block is None or not self._shared.takes_actions(actions):
+            self.start(Request("step", (actions,)), slot)
+            return
+        number = actions.dtype.num
+        if number not in self._actions:
+            first, last = self._indices[0], self._indices[-1]
+            self._actions[number] = self._shared.actions(self._block, number)[first : last + 1]
+        self._actions[number][...] = actions
+        self._header[channel.ACTION_DTYPE] = number
+        self._begin(channel.STEP, slot)
+
+    def finish(self, deadline: float | None = None) -> Reply:
+        """Wait for the process's reply."""
+        self._await(deadline)
+        if not self._header[channel.HAS_MESSAGE]:
+            return Reply()
+        packed = self._receive()
+        reply, objects, records = unpack_reply(packed, self._indices)
+        if objects:
+            self._slots[self._slot].take_objects(0, objects, range(len(self._indices)))
+        replay(records)
+        return reply
+
+    def stop(self, *, graceful: bool) -> Reply | None:
+        """Close the sub-environments and end the process."""
+        reply = None
+        if graceful and not self._process.has_ended():
+            try:
+                self.start(Request("close"), 0)
+                reply = self.finish(time.perf_counter() + _CLOSE_S)
+            except (TimeoutError, WorkerDiedError):
+                graceful = False
+        self._process.stop() if graceful else self._process.stop(0.0)
+        return reply
+
+    def _begin(self, command: int, slot: int) -> None:
+        self._slot = slot
+        self._header[channel.COMMAND] = command
+        self._header[channel.SLOT] = slot
+        self._request_ready.send()
+
+    def _await(self, deadline: float | None) -> None:
+        if not self._reply_ready.wait(self._process.has_ended, deadline):
+            if self._process.has_ended():
+                raise self._died()
+            raise TimeoutError(f"{self.placement} is still at work")
+
+    def _receive(self) -> bytes:
+        try:
+            return self._process.connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+
+    def _died(self) -> WorkerDiedError:
+        return worker_died(self._indices, self._process.exitcode, self.placement)
+
+
+def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> WorkerDiedError:
+    """Make the error that tells which sub-environments were lost with a worker."""
+    lost = f"sub-environment {indices[0]}" if len(indices) == 1 else f"sub-environments {indices[0]} to {indices[-1]}"
+    how = "" if exitcode is None else f" by signal {-exitcode}" if exitcode < 0 else f" with exit code {exitcode}"
+    return WorkerDiedError(
+        f"the worker {where} ended{how}, and with it {lost}: one of them ended its process (a crash in native code, "
+        f"os._exit, or too little memory). The batch can only be closed; run the environment alone to see why",
+        indices,
+        exitcode,
+    )
+
+
+def own_actions(actions: Any) -> Any:
+    """Return actions that an environment may keep or change."""
+    return copy.deepcopy(actions)
+
+
+def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: channel.Signal) -> None:
+    """Run an actor: build the shard, then answer requests until told to close."""
+    shard, relay = _build(connection, reply_ready)
+    if shard is None:
+        return
+    shared, worker = pickle.loads(connection.recv_bytes())
+    block = channel.SharedBlock.receive(connection, shared.size)
+    header = shared.header(block, worker)
+    first, stop = shard.first_index, shard.first_index + len(shard)
+    slots = [rows.part(first, stop) for rows in shared.all_rows(block)]
+    actions: dict[int, Array] = {}
+    reply_ready.send()
+    while True:
+        request_ready.wait()
+        if header[channel.COMMAND] == channel.STEP:
+            number = int(header[channel.ACTION_DTYPE])
+            if number not in actions:
+                actions[number] = shared.actions(block, number)[first:stop]
+            request: Request | UnpicklableError = Request("step", (actions[number].copy(),))
+        else:
+            request = _unpacked(connection.recv_bytes())
+        rows = slots[header[channel.SLOT]]
+        reply = shard.handle(request, rows) if isinstance(request, Request) else _all_fail(shard, request)
+        message = None
+        records = relay.drain()
+        if not reply.is_empty or rows.objects or records:
+            message = pack_reply(reply, rows, records, shard.first_index)
+        header[channel.HAS_MESSAGE] = message is not None
+        reply_ready.send()
+        if message is not None:
+            connection.send_bytes(message)
+        if isinstance(request, Request) and request.method == "close":
+            return
+
+
+def _unpacked(data: bytes) -> Request | UnpicklableError:
+    try:
+        request: Request = pickle.loads(data)
+    except Exception as error:
+        return UnpicklableError(f"an argument can't be unpickled in a worker: {type(error).__name__}: {error}")
+    return request
+
+
+def _all_fail(shard: Shard, error: Exception) -> Reply:
+    indices = range(shard.first_index, shard.first_index + len(shard))
+    return Reply(None, [None] * len(shard), {index: Failure.of(index, error) for index in indices})
+
+
+def _build(connection: Connection, reply_ready: channel.Signal) -> tuple[Shard | None, Relay]:
+    indices, settings, packed = pickle.loads(connection.recv_bytes())
+    relay = Relay(settings)
+    relay.install()
+    outcome: Any
+    try:
+        shard = pickle.loads(packed)()
+        outcome = shard if isinstance(shard, Failure) else cloudpickle.dumps(shard.describe())
+    except Exception as error:
+        cannot = UnpicklableError(
+            f"a factory, or the spaces that its environment declares, can't cross between this process and a worker: "
+            f"{type(error).__name__}: {error}. Import what it needs inside the factory, or use backend='threading' "
+            f"or 'sequential', which need no pickling"
+        )
+        cannot.__cause__ = error
+        outcome = Failure.of(indices[0], cannot)
+    reply_ready.send()
+    connection.send_bytes(cloudpickle.dumps((outcome, relay.drain())))
+    return (shard if isinstance(outcome, bytes) else None), relay

@@ -1,0 +1,110 @@
+"""What a batch asks of an execution, and what both executions share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gymnasium.vector import AutoresetMode
+
+from joblib_envs.failures import Failure
+from joblib_envs.rows import Leaf, Rows
+from joblib_envs.shard import EnvFactory, Reply, Request, ShardDescription
+from joblib_envs.thread_limit import ThreadLimit
+
+__all__ = ["BatchPlan", "ConstructionFailed", "Execution", "merge_replies", "split_evenly"]
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What an execution is built from.
+
+    Attributes:
+        factories: One for each sub-environment.
+        autoreset_mode: The batch's.
+        n_jobs: Number of workers, the caller included where it steps a shard.
+        caller_steps: Whether the caller steps the last shard itself.
+        limit: BLAS and OpenMP threads while environments run.
+    """
+
+    factories: tuple[EnvFactory, ...]
+    autoreset_mode: AutoresetMode
+    n_jobs: int
+    caller_steps: bool
+    limit: ThreadLimit
+
+
+class ConstructionFailed(Exception):  # noqa: N818 -- carries data to BatchEnv, which raises the error
+    """A factory raised; everything that was made is closed again."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Execution(Protocol):
+    """Where the shards live. Calls alternate: ``start`` or ``start_step``, then ``finish``."""
+
+    placement: tuple[str, ...]
+    """Where each sub-environment lives."""
+
+    num_workers: int
+    """Number of workers, the caller included where it steps a shard."""
+
+    @property
+    def descriptions(self) -> Sequence[ShardDescription]:
+        """What each shard told of its sub-environments, in index order."""
+
+    @property
+    def rows(self) -> Rows:
+        """The batch's current rows."""
+
+    def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:
+        """Allocate the batch's rows, now that the spaces are known to agree."""
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Begin a request for each shard."""
+
+    def start_step(self, actions: Any) -> None:
+        """Begin a step: a checked array of actions, or a list of one action each."""
+
+    def finish(self) -> Reply:
+        """Wait for what was begun: one reply for the whole batch."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """After an interrupt, wait for the workers; tell whether all have come to rest."""
+
+    def close(self, *, graceful: bool = True) -> Reply:
+        """Close all sub-environments and end the workers. May be called again."""
+
+    @property
+    def shards(self) -> Sequence[range]:
+        """The sub-environments of each shard."""
+
+
+def split_evenly(num_envs: int, num_shards: int) -> list[range]:
+    """Cut the batch into contiguous shards whose sizes differ by one at most."""
+    cuts = [num_envs * shard // num_shards for shard in range(num_shards + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(cuts)]
+
+
+def merge_replies(replies: Sequence[Reply], shards: Sequence[range]) -> Reply:
+    """Join the shards' replies in index order."""
+    if all(reply.is_empty for reply in replies):
+        return Reply()
+    merged = Reply()
+    for reply in replies:
+        merged.failures.update(reply.failures)
+    if any(reply.infos is not None for reply in replies):
+        merged.infos = [
+            info for reply, shard in zip(replies, shards, strict=True) for info in reply.infos or [None] * len(shard)
+        ]
+    if any(reply.results is not None for reply in replies):
+        merged.results = [
+            result
+            for reply, shard in zip(replies, shards, strict=True)
+            for result in reply.results or [None] * len(shard)
+        ]
+    return merged

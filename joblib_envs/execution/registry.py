@@ -1,0 +1,295 @@
+"""The registry of backends: what joblib-envs knows of each, and the only place that knows their names.
+
+To add actors to a backend, or a variant of it for tasks, add a :class:`BackendEntry`.
+A backend that joblib knows and this registry doesn't runs as it is, in tasks execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import joblib.parallel
+from joblib.parallel import (
+    LokyBackend,
+    MultiprocessingBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+    ThreadingBackend,
+    get_active_backend,
+)
+
+from joblib_envs.errors import ArgumentError, ArgumentTypeError, BackendUnavailableError
+from joblib_envs.execution.actors import Actors, HostFactory
+from joblib_envs.execution.hosts import ProcessHost, ThreadHost
+from joblib_envs.execution.protocol import BatchPlan, Execution
+from joblib_envs.execution.tasks import Tasks
+
+__all__ = [
+    "BACKENDS",
+    "BackendEntry",
+    "ChosenBackend",
+    "available_backends",
+    "choose_backend",
+    "executions_of",
+]
+
+
+class _Waiting:
+    """Makes ``Parallel`` wait for results in place of polling for them.
+
+    joblib 1.6.0 polls every asynchronous backend with a sleep of 10 ms, unless it
+    doesn't support callbacks for retrieval. No longer needed once an empty
+    ``Parallel(n_jobs=2, backend="threading")`` call takes less than a millisecond.
+    """
+
+    supports_retrieve_callback = False
+    supports_timeout = True
+
+
+class _WaitingThreads(_Waiting, ThreadingBackend):  # type: ignore[misc]
+    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
+        return self.retrieve_result_callback(out.get(timeout))  # which raises a captured exception
+
+
+class _WaitingPool(_Waiting, MultiprocessingBackend):  # type: ignore[misc]
+    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
+        return self.retrieve_result_callback(out.get(timeout))
+
+
+class _WaitingLoky(_Waiting, LokyBackend):  # type: ignore[misc]
+    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
+        return out.result(timeout)
+
+
+@dataclass(frozen=True)
+class BackendEntry:
+    """What joblib-envs adds to one of joblib's backends.
+
+    Attributes:
+        joblib_class: joblib's class; instances of subclasses are somebody else's backends.
+        new_host: Makes the actors' hosts; None where the backend has no actors.
+        tasks_class: The variant for tasks execution.
+        keeps_pool: Whether tasks keep one pool open for the batch's life.
+        always_caller: Whether the caller is the only worker.
+        caller_steps: Whether the caller steps a shard unless told otherwise.
+    """
+
+    joblib_class: type[ParallelBackendBase]
+    new_host: HostFactory | None = None
+    tasks_class: type[ParallelBackendBase] | None = None
+    keeps_pool: bool = True
+    always_caller: bool = False
+    caller_steps: bool = False
+
+
+BACKENDS: dict[str, BackendEntry] = {
+    "sequential": BackendEntry(SequentialBackend, new_host=ThreadHost, always_caller=True, caller_steps=True),
+    "threading": BackendEntry(ThreadingBackend, new_host=ThreadHost, tasks_class=_WaitingThreads),
+    "loky": BackendEntry(
+        LokyBackend, new_host=ProcessHost, tasks_class=_WaitingLoky, keeps_pool=False, caller_steps=True
+    ),
+    "multiprocessing": BackendEntry(MultiprocessingBackend, tasks_class=_WaitingPool),
+}
+
+_INSTALL_HINTS = {
+    "dask": "pip install 'dask[distributed]'",
+    "ray": "pip install ray, then call ray.util.joblib.register_ray()",
+    "spark": "pip install joblibspark, then call joblibspark.register_spark()",
+}
+
+
+def available_backends() -> list[str]:
+    """List the names of the backends that can run here: joblib's own and the registered ones."""
+    known = [name for name in BACKENDS if name in joblib.parallel.BACKENDS]
+    return known + sorted(set(joblib.parallel.BACKENDS) - set(known))
+
+
+def install_hints() -> dict[str, str]:
+    """Tell how to get the backends that are known but not available here."""
+    return {name: hint for name, hint in _INSTALL_HINTS.items() if name not in joblib.parallel.BACKENDS}
+
+
+def executions_of(name: str) -> tuple[str, ...]:
+    """List the executions of a backend, its default first."""
+    entry = BACKENDS.get(name)
+    return ("actors", "tasks") if entry is not None and entry.new_host is not None else ("tasks",)
+
+
+@dataclass(frozen=True)
+class ChosenBackend:
+    """A backend, with everything that the user's arguments and joblib's context leave to decide.
+
+    Attributes:
+        name: How it is shown.
+        instance: joblib's backend.
+        execution: ``"actors"`` or ``"tasks"``.
+        n_jobs: Number of workers.
+        caller_steps: Whether the caller steps the last shard itself.
+        num_threads: BLAS and OpenMP threads while environments run.
+    """
+
+    name: str
+    instance: ParallelBackendBase
+    entry: BackendEntry | None
+    execution: str
+    n_jobs: int
+    caller_steps: bool
+    num_threads: int
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether workers see the caller's objects."""
+        return bool(getattr(self.instance, "supports_sharedmem", False))
+
+    @property
+    def sends_factories(self) -> bool:
+        """Whether factories must be pickled."""
+        only_caller = self.caller_steps and self.n_jobs == 1
+        return not self.shares_memory and not only_caller
+
+    @property
+    def state_travels(self) -> bool:
+        """Whether the environments' state is pickled at each call."""
+        return self.execution == "tasks" and not self.shares_memory
+
+    def execute(self, plan: BatchPlan) -> Execution:
+        """Build the batch's shards where they shall live."""
+        if self.execution == "actors":
+            assert self.entry is not None  # choose_backend saw to it
+            assert self.entry.new_host is not None
+            return Actors(plan, self.entry.new_host)
+        backend, keeps_pool = self.instance, True
+        if self.entry is not None:
+            keeps_pool = self.entry.keeps_pool
+            if self.entry.tasks_class is not None:
+                backend = self.entry.tasks_class(
+                    nesting_level=self.instance.nesting_level,
+                    inner_max_num_threads=self.instance.inner_max_num_threads,
+                    **self.instance.backend_kwargs,
+                )
+        return Tasks(plan, backend, shares_memory=self.shares_memory, keeps_pool=keeps_pool)
+
+
+def choose_backend(
+    backend: Any,
+    n_jobs: Any,
+    execution: str | None,
+    caller_steps: bool | None,
+    inner_max_num_threads: Any,
+    num_envs: int,
+) -> ChosenBackend:
+    """Decide how a batch runs: explicit arguments win, then the innermost ``joblib.parallel_config``.
+
+    Raises:
+        BackendUnavailableError: The backend is unknown or not installed.
+        ArgumentError: A number or a combination isn't allowed.
+    """
+    active, active_n_jobs = get_active_backend()
+    name, instance = _instance_of(backend, active)
+    entry = next((e for e in BACKENDS.values() if type(instance) is e.joblib_class), None)
+    chosen = _checked_execution(execution, name, entry)
+    workers = _num_workers(n_jobs, active_n_jobs, instance, num_envs)
+    only_caller = chosen == "actors" and entry is not None and entry.always_caller
+    return ChosenBackend(
+        name,
+        instance,
+        entry,
+        chosen,
+        1 if only_caller else workers,
+        _checked_caller_steps(caller_steps, chosen, name, entry, only_caller),
+        _num_threads(inner_max_num_threads, instance),
+    )
+
+
+def _instance_of(backend: Any, active: ParallelBackendBase) -> tuple[str, ParallelBackendBase]:
+    if backend is None:
+        backend = active
+    if isinstance(backend, ParallelBackendBase):
+        if backend.nesting_level is None:
+            backend.nesting_level = active.nesting_level
+        factories = joblib.parallel.BACKENDS.items()
+        names = [name for name, factory in factories if factory is type(backend)]
+        return (names[0] if names else type(backend).__name__), backend
+    if not isinstance(backend, str):
+        raise ArgumentTypeError(
+            f"backend={backend!r} must be the name of a joblib backend, one of {available_backends()}, "
+            f"or a ParallelBackendBase instance"
+        )
+    if backend not in joblib.parallel.BACKENDS:
+        _register_external(backend)
+    return backend, joblib.parallel.BACKENDS[backend](nesting_level=active.nesting_level)
+
+
+def _register_external(name: str) -> None:
+    """Let joblib register a backend that it knows but hasn't loaded, such as dask."""
+    register: Callable[[], None] | None = joblib.parallel.EXTERNAL_BACKENDS.get(name)
+    cause: Exception | None = None
+    if register is not None:
+        try:
+            register()
+            return
+        except ImportError as error:
+            cause = error
+    hint = f"run `{_INSTALL_HINTS[name]}`, or " if name in _INSTALL_HINTS else ""
+    state = "isn't available here" if name in _INSTALL_HINTS or register else "is unknown to joblib"
+    raise BackendUnavailableError(
+        f"backend {name!r} {state}: {hint}choose one of {available_backends()}, "
+        f"or register it with joblib.register_parallel_backend"
+    ) from cause
+
+
+def _checked_execution(execution: Any, name: str, entry: BackendEntry | None) -> str:
+    allowed = ("actors", "tasks") if entry is not None and entry.new_host is not None else ("tasks",)
+    if execution is None:
+        return allowed[0]
+    if execution not in ("actors", "tasks"):
+        raise ArgumentError(f"execution={execution!r} must be 'actors', 'tasks' or None")
+    if execution not in allowed:
+        with_actors = [known for known, e in BACKENDS.items() if e.new_host is not None]
+        raise ArgumentError(
+            f"backend {name!r} has no actors: use execution='tasks', or one of the backends {with_actors}"
+        )
+    return str(execution)
+
+
+def _num_workers(n_jobs: Any, active_n_jobs: Any, instance: ParallelBackendBase, num_envs: int) -> int:
+    if n_jobs is None:
+        n_jobs = -1 if active_n_jobs is None else active_n_jobs
+    if not isinstance(n_jobs, Integral) or isinstance(n_jobs, bool):
+        raise ArgumentTypeError(f"n_jobs={n_jobs!r} must be a whole number: workers, or -1 for one per usable CPU")
+    if n_jobs == 0:
+        raise ArgumentError("n_jobs=0 has no meaning: give the number of workers, or -1 for one per usable CPU")
+    return max(1, min(int(instance.effective_n_jobs(int(n_jobs))), num_envs))
+
+
+def _checked_caller_steps(
+    caller_steps: Any, execution: str, name: str, entry: BackendEntry | None, only_caller: bool
+) -> bool:
+    if caller_steps is not None and not isinstance(caller_steps, bool):
+        raise ArgumentTypeError(f"caller_steps={caller_steps!r} must be True, False or None")
+    if execution == "tasks":
+        if caller_steps:
+            raise ArgumentError(
+                "caller_steps=True needs execution='actors': in tasks, joblib's workers step everything"
+            )
+        return False
+    if only_caller and caller_steps is False:
+        raise ArgumentError(
+            f"caller_steps=False can't be had with backend {name!r}, where the caller is the only worker: "
+            f"use backend='loky' to keep environments out of the caller's process"
+        )
+    default = entry is not None and entry.caller_steps
+    return default if caller_steps is None else caller_steps
+
+
+def _num_threads(inner_max_num_threads: Any, instance: ParallelBackendBase) -> int:
+    if inner_max_num_threads is None:
+        inner_max_num_threads = instance.inner_max_num_threads or 1
+    if not isinstance(inner_max_num_threads, Integral) or isinstance(inner_max_num_threads, bool):
+        raise ArgumentTypeError(f"inner_max_num_threads={inner_max_num_threads!r} must be a whole number, 1 or more")
+    if inner_max_num_threads < 1:
+        raise ArgumentError(f"inner_max_num_threads={inner_max_num_threads} must be 1 or more")
+    return int(inner_max_num_threads)

@@ -1,0 +1,298 @@
+"""Tasks execution: each call is ``(shard, request) -> (shard, reply)`` through ``joblib.Parallel``.
+
+The shard travels to a worker with the call, and the changed shard travels back with the
+result. To backends that share memory it goes by reference; to the others as bytes, which
+the caller keeps as they are: it never makes a copy of an environment itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+from joblib import Parallel, delayed
+from joblib.parallel import ParallelBackendBase
+
+from joblib_envs.errors import WorkerDiedError
+from joblib_envs.execution.crossing import pack_reply, unpack_reply
+from joblib_envs.execution.hosts import own_actions, worker_died
+from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
+from joblib_envs.factories import Construction
+from joblib_envs.failures import Failure
+from joblib_envs.relay import OutputSettings, Relay, replay
+from joblib_envs.rows import Leaf, Rows
+from joblib_envs.shard import Reply, Request, Shard, ShardDescription
+from joblib_envs.thread_limit import ThreadLimit
+
+__all__ = ["Tasks"]
+
+
+class Tasks:
+    """An execution that makes every call through ``joblib.Parallel``.
+
+    Args:
+        plan: What to build.
+        backend: joblib's backend, used as it is.
+        shares_memory: Whether its workers see the caller's objects.
+        keeps_pool: Whether one ``Parallel`` serves all calls. Not for loky: its executor is
+            shared, and anybody may have shut it down between two calls.
+    """
+
+    def __init__(self, plan: BatchPlan, backend: ParallelBackendBase, *, shares_memory: bool, keeps_pool: bool) -> None:
+        self._limit = plan.limit
+        self.shards = split_evenly(len(plan.factories), plan.n_jobs)
+        self.num_workers = plan.n_jobs
+        self._values: list[Any] = []
+        self._shares_memory = shares_memory
+        self._calls = _ParallelCalls(backend, plan.n_jobs, keeps_pool)
+        self._begun: list[Request] = []
+        self._leaves: Sequence[Leaf] = ()
+        self.placement = tuple(f"task-{number}" for number, shard in enumerate(self.shards) for _ in shard)
+        try:
+            self.descriptions: Sequence[ShardDescription] = self._build(plan)
+        except BaseException:
+            self._calls.throw_away()
+            raise
+
+    @property
+    def rows(self) -> Rows:
+        """The batch's current rows."""
+        return self._slots[self._slot]
+
+    def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:  # noqa: ARG002
+        """Allocate the rows."""
+        self._leaves = leaves
+        self._slots = [Rows.allocate(leaves, self.shards[-1].stop) for _ in range(num_slots)]
+        self._slot = 0
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Remember the requests: ``Parallel`` has no call that returns before the work is done."""
+        self._begun = list(requests)
+
+    def start_step(self, actions: Any) -> None:
+        """Remember a step, with a copy of the actions."""
+        self.start([Request("step", (own_actions(actions[shard.start : shard.stop]),)) for shard in self.shards])
+
+    def finish(self) -> Reply:
+        """Make the call."""
+        requests, self._begun = self._begun, []
+        answers = self._run([self._call(value, request) for value, request in zip(self._values, requests, strict=True)])
+        self._values = [value for value, _, _ in answers]
+        replies = [self._arrived(*answer[1:], shard) for answer, shard in zip(answers, self.shards, strict=True)]
+        previous, self._slot = self._slot, (self._slot + 1) % len(self._slots)
+        for (reply, part), request, shard in zip(replies, requests, self.shards, strict=True):
+            self._take_rows(reply, part, request, shard, previous)
+        return merge_replies([reply for reply, _ in replies], self.shards)
+
+    def drain(self, timeout_s: float) -> bool:  # noqa: ARG002
+        """Tell whether the workers are at rest after an interrupt: the states are the caller's."""
+        self._calls.throw_away()
+        # A thread goes on with its step, and that step must not land in a later one.
+        return not self._shares_memory
+
+    def close(self, *, graceful: bool = True) -> Reply:
+        """Close all sub-environments where that can be done."""
+        values, self._values = self._values, []
+        closed = Reply()
+        if graceful and values:
+            self._values = values
+            self.start([Request("close")] * len(self.shards))
+            try:
+                closed = self.finish()
+            finally:
+                self._values = []
+        self._calls.throw_away()
+        return closed
+
+    def _build(self, plan: BatchPlan) -> list[ShardDescription]:
+        settings = OutputSettings.current()
+        calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        for shard in self.shards:
+            construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
+            if self._shares_memory:
+                calls.append((_build_shared, (construction, plan.limit.num_threads)))
+            else:
+                packed = (construction.packed(), settings, plan.limit.num_threads)
+                calls.append((_build_travelling, packed))
+        answers = self._run(calls)
+        if not self._shares_memory:
+            answers = [pickle.loads(answer) for answer in answers]
+        for _, outcome, records in answers:
+            replay(records)
+            if isinstance(outcome, Failure):
+                made = [value for value, other, _ in answers if not isinstance(other, Failure)]
+                self._run([self._call(value, Request("close")) for value in made])
+                raise ConstructionFailed(outcome)
+        self._values = [value for value, _, _ in answers]
+        return [description for _, description, _ in answers]
+
+    def _call(self, value: Any, request: Request) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (_run_shared if self._shares_memory else _run_travelling), (value, request, self._leaves)
+
+    def _run(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+        """Make the calls side by side; where a worker process was lost, once more and one by one.
+
+        A call on a travelling shard changes nothing but its answer, so it may be repeated.
+        One that loses its worker again is that shard's own doing.
+        """
+        if self._shares_memory:
+            self._limit.acquire()
+            try:
+                return self._calls(calls)
+            finally:
+                self._limit.release()
+        with contextlib.suppress(Exception):
+            return self._calls(calls)
+        answers = []
+        for call, shard in zip(calls, self.shards, strict=True):
+            try:
+                answers.extend(self._calls([call]))
+            except Exception as error:
+                raise _lost(error, shard) from error
+        return answers
+
+    def _arrived(self, packed: Any, records: Any, shard: range) -> tuple[Reply, Rows | None]:
+        if self._shares_memory:
+            return packed, records
+        reply, objects, output = unpack_reply(packed, shard)
+        replay(output)
+        part: Rows | None = None
+        if records is not None:
+            observations, rewards, flags = records
+            part = Rows(self._leaves, observations, rewards, flags)
+            if objects:
+                part.take_objects(0, objects, range(len(shard)))
+        return reply, part
+
+    def _take_rows(self, reply: Reply, part: Rows | None, request: Request, shard: range, previous: int) -> None:
+        mask = request.arguments[2] if request.method == "reset" else None
+        kept = [row for row in range(len(shard)) if part is None or (mask is not None and not mask[row])]
+        if kept and previous != self._slot:
+            before = self._slots[previous].part(shard.start, shard.stop)
+            before.take_objects(
+                0, [objects[shard.start : shard.stop] for objects in self._slots[previous].objects], kept
+            )
+            self.rows.take(shard.start, before, kept)
+        if part is not None:
+            self.rows.take(shard.start, part, [row for row in range(len(shard)) if row not in set(kept)])
+
+
+class _ParallelCalls:
+    """Calls through ``joblib.Parallel``, with settings of its own whatever the context says."""
+
+    def __init__(self, backend: ParallelBackendBase, n_jobs: int, keeps_pool: bool) -> None:
+        self._backend = backend
+        self._n_jobs = n_jobs
+        self._keeps_pool = keeps_pool
+        self._kept: Parallel | None = None
+
+    def __call__(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+        tasks = [delayed(function)(*args) for function, args in calls]
+        parallel = self._kept
+        if parallel is None:
+            # max_nbytes=None: else large arrays would arrive as read-only memory maps.
+            parallel = Parallel(
+                n_jobs=self._n_jobs,
+                backend=self._backend,
+                batch_size=1,
+                pre_dispatch="all",
+                max_nbytes=None,
+                verbose=0,
+                prefer=None,
+                require=None,
+            )
+            if self._keeps_pool:
+                self._kept = parallel.__enter__()
+        try:
+            answers: list[Any] = parallel(tasks)
+        except BaseException:
+            # A Parallel object that raised is thrown away: joblib 1.6.0 keeps the failed call's
+            # queued tasks in it and would run them in the next call.
+            self.throw_away()
+            raise
+        return answers
+
+    def throw_away(self) -> None:
+        """End the kept pool, if there is one."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.__exit__(None, None, None)
+
+
+class _Local:
+    """A shard that shares the caller's memory, with its rows and limit."""
+
+    def __init__(self, shard: Shard, num_threads: int) -> None:
+        self.shard = shard
+        self.limit = ThreadLimit(num_threads)
+        self.rows: Rows | None = None
+
+
+class _Travelling:
+    """A shard as it travels, with the output settings and limit that hold in its worker."""
+
+    def __init__(self, shard: Shard, settings: OutputSettings, num_threads: int) -> None:
+        self.shard = shard
+        self.settings = settings
+        self.num_threads = num_threads
+
+
+def _build_shared(construction: Construction, num_threads: int) -> tuple[Any, Any, list[Any]]:
+    with ThreadLimit(num_threads).in_this_thread():
+        shard = construction.build()
+    if isinstance(shard, Failure):
+        return None, shard, []
+    return _Local(shard, num_threads), shard.describe(), []
+
+
+def _run_shared(local: _Local, request: Request, leaves: Sequence[Leaf]) -> tuple[_Local, Reply, Rows]:
+    if local.rows is None:
+        local.rows = Rows.allocate(leaves, len(local.shard))
+    with local.limit.in_this_thread():
+        reply = local.shard.handle(request, local.rows)
+    return local, reply, local.rows
+
+
+def _build_travelling(packed: bytes, settings: OutputSettings, num_threads: int) -> bytes:
+    with _worker_settings(settings, num_threads) as relay:
+        shard = pickle.loads(packed)()
+        if isinstance(shard, Failure):
+            outcome: tuple[Any, Any] = (None, shard)
+        else:
+            outcome = (cloudpickle.dumps(_Travelling(shard, settings, num_threads)), shard.describe())
+    data: bytes = cloudpickle.dumps((*outcome, relay.drain()))
+    return data
+
+
+def _run_travelling(value: bytes, request: Request, leaves: Sequence[Leaf]) -> tuple[bytes, bytes, Any]:
+    travelling = pickle.loads(value)
+    shard = travelling.shard
+    rows = Rows.allocate(leaves, len(shard))
+    with _worker_settings(travelling.settings, travelling.num_threads) as relay:
+        reply = shard.handle(request, rows)
+    changed = value if request.method == "close" else cloudpickle.dumps(travelling)
+    filled = request.method in ("step", "reset")
+    arrays = (rows.observations, rows.rewards, (rows.terminations, rows.truncations)) if filled else None
+    return changed, pack_reply(reply, rows, relay.drain(), shard.first_index), arrays
+
+
+@contextlib.contextmanager
+def _worker_settings(settings: OutputSettings, num_threads: int) -> Iterator[Relay]:
+    """Hold the caller's warning filters, log levels and thread limit for one task, in a worker that others use too."""
+    relay, limit = Relay(settings), ThreadLimit(num_threads)
+    restore = relay.install()
+    limit.acquire()
+    try:
+        with limit.in_this_thread():
+            yield relay
+    finally:
+        limit.release()
+        restore()
+
+
+def _lost(error: Exception, shard: range) -> WorkerDiedError:
+    died = worker_died(list(shard), None, f"of a task ({type(error).__name__})")
+    return died

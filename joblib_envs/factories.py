@@ -1,0 +1,345 @@
+"""From what the user gives (an id, a spec, a factory, a list of factories) to one factory per sub-environment."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Any
+
+import cloudpickle
+import gymnasium
+from gymnasium.envs.registration import (
+    EnvSpec,
+    WrapperSpec,
+    find_highest_version,
+    get_env_id,
+    load_env_creator,
+    parse_env_id,
+    registry,
+)
+from gymnasium.vector import AutoresetMode
+
+from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactoryError, UnpicklableError
+from joblib_envs.failures import Failure
+from joblib_envs.shard import EnvFactory, Shard
+
+__all__ = ["Construction", "EnvSource", "SpecFactory", "check_factories", "packed_factories", "source_of"]
+
+Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """The factories of a batch, one for each sub-environment, and the spec they come from."""
+
+    factories: tuple[EnvFactory, ...]
+    spec: EnvSpec | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SpecFactory:
+    """Make an environment from its spec.
+
+    The spec travels, not the id, so that ids known only to the caller's script work in workers.
+    """
+
+    spec: EnvSpec
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    wrappers: tuple[Wrapper, ...] = ()
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Make and wrap one environment."""
+        env = gymnasium.make(self.spec, **copy.deepcopy(self.env_kwargs))
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        return env
+
+
+@dataclass(frozen=True, eq=False)
+class WrappedFactory:
+    """Make an environment by the user's factory, then wrap it."""
+
+    factory: Callable[..., gymnasium.Env[Any, Any]]
+    env_kwargs: dict[str, Any]
+    wrappers: tuple[Wrapper, ...]
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Make and wrap one environment."""
+        env = self.factory(**copy.deepcopy(self.env_kwargs))
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        return env
+
+
+@dataclass(frozen=True)
+class Construction:
+    """All that a worker needs to make its shard.
+
+    Attributes:
+        factories: One for each of the shard's sub-environments.
+        indices: Their places in the batch.
+        autoreset_mode: The batch's.
+    """
+
+    factories: tuple[EnvFactory, ...]
+    indices: range
+    autoreset_mode: AutoresetMode
+
+    def build(self) -> Shard | Failure:
+        """Make the sub-environments."""
+        return Shard.build(self.factories, self.indices.start, self.autoreset_mode)
+
+    def packed(self) -> bytes:
+        """Pickle it for a worker process."""
+        return _pack(_KnowingSpecs(self.build, _caller_specs()), self.factories)
+
+
+@dataclass(frozen=True)
+class _KnowingSpecs:
+    """Calls a function where the caller's registered environments are known.
+
+    A factory may call ``gymnasium.make`` with an id that only the caller's script registered.
+    """
+
+    function: Callable[[], Any]
+    specs: tuple[EnvSpec, ...]
+
+    def __call__(self) -> Any:
+        for spec in self.specs:
+            registry.setdefault(spec.id, spec)
+        return self.function()
+
+
+def source_of(env: Any, num_envs: Any, wrappers: Iterable[Wrapper], env_kwargs: dict[str, Any] | None) -> EnvSource:
+    """Turn the user's arguments into factories.
+
+    Raises:
+        ArgumentError: ``num_envs`` isn't a positive number, or not the list's length.
+        ArgumentTypeError: ``env`` is none of what is allowed.
+        EnvInsideFactoryError: ``env`` is an environment, or a list with one in it.
+        gymnasium.error.UnregisteredEnv: The id is unknown.
+    """
+    kwargs = dict(env_kwargs or {})
+    chain = _checked_wrappers(wrappers)
+    if isinstance(env, gymnasium.Env):
+        raise _env_given("env is")
+    if isinstance(env, str | EnvSpec):
+        spec = env if isinstance(env, EnvSpec) else _find_spec(env)
+        factory: EnvFactory = SpecFactory(_portable_spec(spec), kwargs, chain)
+        return EnvSource((factory,) * _checked_num_envs(num_envs, 1), copy.deepcopy(spec))
+    if isinstance(env, Iterable) and not callable(env):
+        return _source_of_list(list(env), num_envs, kwargs, chain)
+    if not callable(env):
+        raise ArgumentTypeError(
+            f"env is {env!r} ({type(env).__name__}), but must be an environment id such as 'CartPole-v1', an EnvSpec, "
+            f"a function that makes an environment, or a list of such functions"
+        )
+    factory = WrappedFactory(env, kwargs, chain) if kwargs or chain else env
+    return EnvSource((factory,) * _checked_num_envs(num_envs, 1))
+
+
+def check_factories(factories: Sequence[EnvFactory], *, must_travel: bool) -> None:
+    """Refuse factories that hold an ``Env``, and, where they must travel, those that can't.
+
+    Raises:
+        EnvInsideFactoryError: A factory refers to an environment object.
+        UnpicklableError: A factory can't be pickled and ``must_travel``.
+    """
+    for index, factory in enumerate(factories):
+        if index and any(factory is earlier for earlier in (factories[0], factories[index - 1])):
+            continue
+        try:
+            _EnvFinder().dump(factory)
+        except EnvInsideFactoryError:
+            raise
+        except Exception as error:
+            if must_travel:
+                raise UnpicklableError(
+                    f"the factory of sub-environment {index} can't be pickled, so it can't reach a worker process: "
+                    f"{type(error).__name__}: {error}. Make such objects inside the factory, or use "
+                    f"backend='threading' or 'sequential', which need no pickling"
+                ) from error
+
+
+def packed_factories(factories: Sequence[EnvFactory]) -> list[bytes]:
+    """Pickle each different factory once, as a function that a fresh process can call."""
+    specs = _caller_specs()
+    different = {id(factory): factory for factory in factories}.values()
+    return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in different]
+
+
+def _pack(call: _KnowingSpecs, factories: Sequence[EnvFactory]) -> bytes:
+    """Pickle a call, by value where the worker couldn't import what it refers to."""
+    with _by_value(factories):
+        data: bytes = cloudpickle.dumps(call)
+    return data
+
+
+class _NullFile:
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+
+class _EnvFinder(cloudpickle.Pickler):  # type: ignore[misc]
+    """Walks what a factory refers to as a pickle would, and keeps nothing."""
+
+    def __init__(self) -> None:
+        # Large arrays are passed over: their buffers aren't copied.
+        super().__init__(_NullFile(), protocol=5, buffer_callback=lambda _buffer: None)
+
+    def persistent_id(self, value: Any) -> None:
+        if isinstance(value, gymnasium.Env):
+            raise _env_given("a factory refers to")
+
+
+def _env_given(where: str) -> EnvInsideFactoryError:
+    return EnvInsideFactoryError(
+        f"{where} an environment object, which would be shared by all sub-environments in one process and be copied "
+        f"in others: give the id, or a function that makes a new environment at each call, "
+        f"as in `BatchEnv(lambda: gymnasium.make('CartPole-v1'), 4)`"
+    )
+
+
+def _source_of_list(items: list[Any], num_envs: Any, kwargs: dict[str, Any], chain: tuple[Wrapper, ...]) -> EnvSource:
+    if any(isinstance(item, gymnasium.Env) for item in items):
+        raise _env_given("the list holds")
+    if not items or not all(callable(item) for item in items):
+        raise ArgumentTypeError(
+            f"a list of environments must hold functions, one for each sub-environment, each of which makes an "
+            f"environment; got {items!r:.200}"
+        )
+    if num_envs is not None and _checked_num_envs(num_envs, 1) != len(items):
+        raise ArgumentError(
+            f"num_envs={num_envs} was given with a list of {len(items)} factories: leave num_envs out, "
+            f"or make the list that long"
+        )
+    return EnvSource(tuple(WrappedFactory(item, kwargs, chain) if kwargs or chain else item for item in items))
+
+
+def _checked_num_envs(num_envs: Any, default: int) -> int:
+    if num_envs is None:
+        return default
+    if not isinstance(num_envs, Integral) or isinstance(num_envs, bool):
+        raise ArgumentTypeError(f"num_envs={num_envs!r} must be a whole number of sub-environments, 1 or more")
+    if num_envs < 1:
+        raise ArgumentError(f"num_envs={num_envs} must be 1 or more")
+    return int(num_envs)
+
+
+def _checked_wrappers(wrappers: Any) -> tuple[Wrapper, ...]:
+    if callable(wrappers):
+        raise ArgumentTypeError(f"wrappers={wrappers!r} must be a sequence of wrappers, as in wrappers=(TimeAware,)")
+    chain = tuple(wrappers)
+    for wrapper in chain:
+        if not callable(wrapper):
+            raise ArgumentTypeError(f"each of wrappers must be a function of an environment; got {wrapper!r}")
+    return chain
+
+
+def _find_spec(env_id: str) -> EnvSpec:
+    """Find a spec as ``gymnasium.make`` does: ``module:Id-v0`` imports the module, no version means the newest."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    if name not in registry:
+        try:
+            namespace, plain, version = parse_env_id(name)
+            newest = find_highest_version(namespace, plain) if version is None else None
+        except gymnasium.error.Error:
+            newest = None
+        if newest is not None:
+            name = get_env_id(namespace, plain, newest)
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        error.add_note(
+            f"{env_id!r} is no environment id that Gymnasium knows: import the package that registers it first, or "
+            f"give it as 'module:Id-v0'; gymnasium.pprint_registry() lists the ids"
+        )
+        raise
+
+
+def _portable_spec(spec: EnvSpec) -> EnvSpec:
+    """Return a spec whose entry points a worker can load: those it couldn't import are resolved here."""
+    changes: dict[str, Any] = {}
+    if isinstance(spec.entry_point, str) and not _workers_import(spec.entry_point):
+        changes["entry_point"] = load_env_creator(spec.entry_point)
+    wrappers = tuple(
+        replace(wrapper, entry_point=load_env_creator(wrapper.entry_point))  # type: ignore[arg-type]
+        if isinstance(wrapper, WrapperSpec)
+        and isinstance(wrapper.entry_point, str)
+        and not _workers_import(wrapper.entry_point)
+        else wrapper
+        for wrapper in spec.additional_wrappers
+    )
+    portable = copy.copy(spec)
+    for name, value in changes.items():
+        setattr(portable, name, value)
+    portable.additional_wrappers = wrappers
+    return portable
+
+
+def _workers_import(entry_point: str) -> bool:
+    return _is_importable(entry_point.split(":")[0])
+
+
+def _is_importable(module: str) -> bool:
+    """Tell whether another process can import a module: made in memory, or the script itself, it can't."""
+    if module == "__main__":
+        return False
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+def _caller_specs() -> tuple[EnvSpec, ...]:
+    """List the registered environments that a fresh process, which imports Gymnasium, wouldn't know."""
+    specs = []
+    for spec in list(registry.values()):
+        if isinstance(spec.entry_point, str) and spec.entry_point.startswith(_KNOWN_EVERYWHERE):
+            continue
+        try:
+            portable = _portable_spec(spec)
+            cloudpickle.dumps(portable)
+        except Exception:  # it can't be loaded or can't travel: no worker could make it
+            continue
+        specs.append(portable)
+    return tuple(specs)
+
+
+_KNOWN_EVERYWHERE = ("gymnasium.", "joblib_envs.")
+
+
+@contextmanager
+def _by_value(factories: Sequence[EnvFactory]) -> Iterator[None]:
+    """Pickle by value what lives in modules that exist only in this process's memory."""
+    registered = []
+    for name in {_module_of(factory) for factory in factories} - {None, "__main__"}:
+        module = sys.modules.get(str(name))
+        if module is not None and not _is_importable(str(name)):
+            cloudpickle.register_pickle_by_value(module)
+            registered.append(module)
+    try:
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _module_of(factory: Any) -> str | None:
+    """Return the module in which what a factory makes is written, as far as that shows."""
+    if isinstance(factory, WrappedFactory):
+        return _module_of(factory.factory)
+    if isinstance(factory, functools.partial):
+        return _module_of(factory.func)
+    if isinstance(factory, SpecFactory):
+        return _module_of(factory.spec.entry_point) if callable(factory.spec.entry_point) else None
+    return getattr(factory, "__module__", None)

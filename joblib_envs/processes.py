@@ -1,0 +1,170 @@
+"""Worker processes: started from loky's context, one by one, and gone when their parent is.
+
+Not from joblib's shared executor: that is one per process, and a long task in it starves
+the user's own ``Parallel`` calls. Nor from a private executor: there the death of one
+worker ends its siblings.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+import cloudpickle
+from joblib.externals.loky.backend.context import get_context
+
+from joblib_envs.thread_limit import thread_variables
+
+__all__ = ["WorkerProcess", "run_in_fresh_process"]
+
+_STOP_S = 2.0
+"""How long a process may take to end by itself once asked."""
+
+_PARENT_CHECK_S = 1.0
+"""How often a worker looks whether its parent is still there (its pipe tells sooner)."""
+
+
+class WorkerProcess:
+    """A process that runs ``target(connection, *args)`` and ends when its parent does.
+
+    Args:
+        target: An importable function.
+        args: Its further arguments; loky's semaphores may be among them.
+        num_threads: BLAS and OpenMP threads that it may use.
+        name: Shown in process listings and errors.
+
+    Attributes:
+        connection: The parent's end of a two-way pipe to the process.
+    """
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], num_threads: int, name: str) -> None:
+        self.connection, child_end = Pipe(duplex=True)
+        lifeline, self._lifeline = Pipe(duplex=False)
+        self._process = get_context("loky").Process(
+            target=_main,
+            args=(target, child_end, lifeline, os.getpid(), args),
+            env=thread_variables(num_threads),
+            name=name,
+        )
+        with _interrupts_blocked():  # inherited: no traceback of a Ctrl-C while it imports
+            self._process.start()
+        child_end.close()
+        lifeline.close()
+        self._sentinel = self._process.sentinel
+        self.pid: int = self._process.pid
+
+    def has_ended(self) -> bool:
+        """Tell whether the process is gone."""
+        # The exit code is lost where somebody else waits for all children; the sentinel
+        # stays open where the worker's own child holds it. One of the two tells.
+        return self._process.exitcode is not None or bool(wait([self._sentinel], 0))
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code once it has ended; negative for a signal."""
+        self._process.join(0.2)
+        code: int | None = self._process.exitcode
+        return code
+
+    def stop(self, timeout_s: float = _STOP_S) -> None:
+        """Wait for the process to end; end it where it doesn't."""
+        for name in ("SIGTERM", "SIGKILL"):
+            self._process.join(timeout_s)
+            if self.has_ended():
+                break
+            # LokyProcess.kill raises AttributeError in loky 3.5.
+            os.kill(self.pid, getattr(signal, name, signal.SIGTERM))
+            timeout_s = _STOP_S
+        self._process.join(_STOP_S)
+        self.connection.close()
+        self._lifeline.close()
+
+
+def run_in_fresh_process(function: Callable[..., Any], *args: Any, num_threads: int, timeout_s: float) -> Any:
+    """Run a function in a new process and return what it returns.
+
+    Raises:
+        TimeoutError: It took longer than ``timeout_s``.
+        EOFError: The process died; the message has its exit code.
+        Exception: Whatever the function raised.
+    """
+    worker = WorkerProcess(_answer, (), num_threads, "joblib-envs-probe")
+    timed_out = True
+    try:
+        worker.connection.send_bytes(cloudpickle.dumps((function, args)))
+        if not worker.connection.poll(timeout_s):
+            raise TimeoutError(f"no answer within {timeout_s:g} s")
+        timed_out = False
+        try:
+            succeeded, value = pickle.loads(worker.connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise EOFError(f"the process ended with exit code {worker.exitcode}") from error
+    finally:
+        worker.stop(0.0 if timed_out else _STOP_S)
+    if succeeded:
+        return value
+    raise value
+
+
+def _answer(connection: Connection) -> None:
+    """Run one pickled call and send its outcome."""
+    try:
+        function, args = pickle.loads(connection.recv_bytes())
+        outcome = (True, function(*args))
+    except Exception as error:
+        outcome = (False, error)
+    try:
+        data = cloudpickle.dumps(outcome)
+        pickle.loads(data)
+    except Exception:
+        data = pickle.dumps((False, RuntimeError(f"{type(outcome[1]).__name__}: {outcome[1]}")))
+    connection.send_bytes(data)
+
+
+def _main(
+    target: Callable[..., None],
+    connection: Connection,
+    lifeline: Connection,
+    parent_pid: int,
+    args: tuple[Any, ...],
+) -> None:
+    """Run in the new process: see to its end first, then call the target."""
+    # Ctrl-C reaches the whole group: the parent decides what it means. A handler rather
+    # than SIG_IGN, which an environment's own subprocesses would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # what an environment prints appears when it prints
+    threading.Thread(target=_end_with_parent, args=(lifeline, parent_pid), daemon=True).start()
+    target(connection, *args)
+
+
+def _end_with_parent(lifeline: Connection, parent_pid: int) -> None:
+    """End this process when the parent is gone, whatever the environments are doing."""
+    while not wait([lifeline], _PARENT_CHECK_S):
+        # The pipe stays open where another child of the parent has inherited it.
+        if os.getppid() != parent_pid:
+            break
+    os._exit(1)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,280 @@
+"""The shard: the sub-environments that one worker runs, and all that is done with them.
+
+Whatever touches an environment is written here, once, for every backend: building,
+reset, step with the autoreset rule, calls, attributes, close. A backend only decides
+where a shard is and how requests reach it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from joblib_envs.errors import ArgumentTypeError, EnvInsideFactoryError
+from joblib_envs.failures import Failure
+from joblib_envs.rows import Rows
+
+__all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription"]
+
+EnvFactory: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
+
+# A sub-environment that calls sys.exit() has failed; a KeyboardInterrupt is the user's.
+_FAILS = (Exception, SystemExit)
+
+
+@dataclass(frozen=True)
+class ShardDescription:
+    """What the batch needs to know of a shard's sub-environments.
+
+    Attributes:
+        observation_spaces: One for each sub-environment; None where it equals the first's.
+        action_spaces: The same for actions.
+        metadata: The first sub-environment's.
+        render_mode: The first sub-environment's.
+    """
+
+    observation_spaces: tuple[gymnasium.Space[Any] | None, ...]
+    action_spaces: tuple[gymnasium.Space[Any] | None, ...]
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of one of :class:`Shard`'s methods, as it reaches a worker.
+
+    Attributes:
+        method: ``"step"``, ``"reset"``, ``"call"``, ``"set_attr"`` or ``"close"``.
+        arguments: The method's arguments, without the rows that ``step`` and ``reset`` fill.
+    """
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass
+class Reply:
+    """What a shard answers, beside the rows that it has filled.
+
+    Attributes:
+        infos: One for each sub-environment, or None if none has any.
+        results: What ``call`` returned, by sub-environment.
+        failures: The sub-environments that raised, by their index in the batch.
+    """
+
+    infos: list[dict[Any, Any] | None] | None = None
+    results: list[Any] | None = None
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the rows already say everything."""
+        return self.infos is None and self.results is None and not self.failures
+
+
+class Shard:
+    """Some sub-environments of a batch, which reset and step together.
+
+    Args:
+        envs: The sub-environments, in index order.
+        first_index: The batch's index of the first.
+        autoreset_mode: When an ended episode is followed by a reset.
+    """
+
+    def __init__(
+        self, envs: Sequence[gymnasium.Env[Any, Any]], first_index: int, autoreset_mode: AutoresetMode
+    ) -> None:
+        self.envs = list(envs)
+        self.first_index = first_index
+        self.autoreset_mode = autoreset_mode
+        self._reset_pending = [False] * len(self.envs)
+
+    @classmethod
+    def build(cls, factories: Iterable[EnvFactory], first_index: int, autoreset_mode: AutoresetMode) -> Shard | Failure:
+        """Make the sub-environments, each once and in index order.
+
+        Returns:
+            The shard; or, if a factory raised, its failure, with all that was made closed.
+        """
+        envs: list[gymnasium.Env[Any, Any]] = []
+        for factory in factories:
+            try:
+                env = factory()
+                _check_env(env, envs, first_index)
+            except _FAILS as error:
+                failure = Failure.of(first_index + len(envs), error)
+                Shard(envs, first_index, autoreset_mode).close()
+                return failure
+            envs.append(env)
+        return cls(envs, first_index, autoreset_mode)
+
+    def __len__(self) -> int:
+        return len(self.envs)
+
+    def describe(self) -> ShardDescription:
+        """Tell spaces, metadata and render mode; the spaces are copies with their own generators."""
+        first = self.envs[0]
+        return ShardDescription(
+            _once([env.observation_space for env in self.envs]),
+            _once([env.action_space for env in self.envs]),
+            dict(first.metadata),
+            first.render_mode,
+        )
+
+    def handle(self, request: Request, rows: Rows) -> Reply:
+        """Carry out a request; ``step`` and ``reset`` fill the rows."""
+        method = getattr(self, request.method)
+        reply: Reply = (
+            method(rows, *request.arguments) if request.method in ("step", "reset") else method(*request.arguments)
+        )
+        return reply
+
+    def step(self, rows: Rows, actions: Iterable[Any]) -> Reply:
+        """Step every sub-environment once, or reset it where its episode ended in the step before.
+
+        This is where the autoreset rule stands (Gymnasium's three modes, see
+        https://farama.org/Vector-Autoreset-Mode). With SAME_STEP the info of an ended episode
+        is ``final_info``, its last observation ``final_obs``; both are snapshots, since an
+        environment may reuse its buffers in the reset that follows.
+        """
+        pending = self._reset_pending
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        rewards, terminations, truncations = rows.rewards, rows.terminations, rows.truncations
+        write_observation = rows.write_observation
+        infos: list[dict[Any, Any] | None] = []
+        failures: dict[int, Failure] = {}
+        for row, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            try:
+                if pending[row]:
+                    observation, info = env.reset()
+                    rewards[row] = 0.0
+                    terminations[row] = truncations[row] = ended = False
+                else:
+                    observation, reward, terminated, truncated, info = env.step(action)
+                    rewards[row] = reward
+                    terminations[row] = terminated
+                    truncations[row] = truncated
+                    ended = bool(terminations[row] or truncations[row])
+                    if ended and same_step:
+                        final = {"final_obs": copy.deepcopy(observation), "final_info": copy.deepcopy(info)}
+                        observation, info = env.reset()
+                        info = {**final, **info}
+                write_observation(row, observation)
+            except _FAILS as error:
+                failures[self.first_index + row] = Failure.of(self.first_index + row, error)
+                rows.clear(row)
+                pending[row] = False
+                infos.append(None)
+            else:
+                pending[row] = ended and next_step
+                infos.append(info)
+        return Reply(infos if any(infos) else None, None, failures)
+
+    def reset(
+        self,
+        rows: Rows,
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+        mask: Sequence[bool] | None,
+    ) -> Reply:
+        """Reset the sub-environments that the mask names, or all; the others keep state and row."""
+        infos: list[dict[Any, Any] | None] = [None] * len(self.envs)
+        failures: dict[int, Failure] = {}
+        for row, (env, seed) in enumerate(zip(self.envs, seeds, strict=True)):
+            if mask is not None and not mask[row]:
+                continue
+            self._reset_pending[row] = False
+            rows.rewards[row] = 0.0
+            rows.terminations[row] = rows.truncations[row] = False
+            try:
+                observation, infos[row] = env.reset(seed=seed, options=_own(options))
+                rows.write_observation(row, observation)
+            except _FAILS as error:
+                failures[self.first_index + row] = Failure.of(self.first_index + row, error)
+                rows.clear(row)
+                infos[row] = None
+        return Reply(infos if any(infos) else None, None, failures)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
+        """Call a method of every sub-environment, or get an attribute, through its wrappers."""
+
+        def get(env: gymnasium.Env[Any, Any], _row: int) -> Any:
+            try:
+                attribute = env.get_wrapper_attr(name)
+            except AttributeError as error:
+                raise _Untouched from error
+            return attribute(*_own(args), **_own(kwargs)) if callable(attribute) else attribute
+
+        return self._each(get)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> Reply:
+        """Set an attribute where it is defined among each sub-environment's wrappers."""
+        return self._each(lambda env, row: env.set_wrapper_attr(name, _own(values[row])))
+
+    def close(self) -> Reply:
+        """Close every sub-environment, whatever the others do."""
+        return self._each(lambda env, _row: env.close())
+
+    def _each(self, action: Callable[[gymnasium.Env[Any, Any], int], Any]) -> Reply:
+        results: list[Any] = []
+        failures: dict[int, Failure] = {}
+        for row, env in enumerate(self.envs):
+            try:
+                results.append(action(env, row))
+            except _Untouched as untouched:
+                results.append(None)
+                index, error = self.first_index + row, untouched.__cause__
+                assert error is not None  # always raised from what happened
+                failures[index] = Failure.of(index, error, needs_reset=False)
+            except _FAILS as error:
+                results.append(None)
+                failures[self.first_index + row] = Failure.of(self.first_index + row, error)
+        return Reply(None, results, failures)
+
+
+class _Untouched(Exception):  # noqa: N818 -- never leaves this module
+    """A call failed before it reached the environment's own code."""
+
+
+def _check_env(env: Any, earlier: Sequence[gymnasium.Env[Any, Any]], first_index: int) -> None:
+    if not isinstance(env, gymnasium.Env):
+        raise ArgumentTypeError(
+            f"a factory returned {type(env).__name__}, but a sub-environment must be a gymnasium.Env: "
+            f"return the environment from the factory"
+        )
+    for row, other in enumerate(earlier):
+        if env is other or env.unwrapped is other.unwrapped:
+            raise EnvInsideFactoryError(
+                f"the factories of sub-environments {first_index + row} and {first_index + len(earlier)} returned one "
+                f"and the same environment object: each call of a factory must make a new environment, "
+                f"as in `lambda: gymnasium.make('CartPole-v1')`"
+            )
+
+
+def _once(spaces: list[gymnasium.Space[Any]]) -> tuple[gymnasium.Space[Any] | None, ...]:
+    """Return copies of the spaces, with None for those that equal the first."""
+    first = spaces[0]
+    return (
+        copy.deepcopy(first),
+        *(None if space is first or space == first else copy.deepcopy(space) for space in spaces[1:]),
+    )
+
+
+def _own(value: Any) -> Any:
+    """Return a copy for one sub-environment, which may change it or keep it.
+
+    In another process it would be a copy anyway: the same has to hold here, or one
+    environment's change would reach the next one's value and the caller's.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # locks, modules, generators: there is only the one
+        return value

@@ -1,0 +1,265 @@
+"""Decides whether an environment's state survives a pickle, by trying it.
+
+The probe makes throw-away instances in a fresh process, steps one, pickles it at several
+moments, and lets a second fresh process go on from each pickle: steps, a reset without a
+seed, steps. What comes out must equal, to the last bit, what an instance gives that never
+moved. Handles to outside simulators, state in module globals and state that the pickle
+drops all show as a difference, also those that show only at an episode's boundary.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import gymnasium
+
+from joblib_envs.equality import Verdict, first_difference
+from joblib_envs.errors import StateCannotTravelError
+from joblib_envs.processes import run_in_fresh_process
+
+__all__ = ["ProbeResult", "probe", "require_travelling_state"]
+
+_SEED = 20_261
+_STEPS_BEFORE = 12
+_STEPS_AFTER = 12
+_BUDGET_S = 10.0
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What the probe found out.
+
+    Attributes:
+        verdict: ``correct``, ``wrong``, ``raises``, ``not_reproducible``, ``hangs`` or ``incomplete``.
+        reason: Why, in words; empty for ``correct``.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A pickle of the environment, and what happened from there on to the one that stayed.
+
+    Attributes:
+        name: When it was taken.
+        state: The pickled environment and whether its episode had ended.
+        actions: What the environment was given from there on.
+        trace: What it answered.
+    """
+
+    name: str
+    state: bytes
+    actions: tuple[Any, ...]
+    trace: tuple[Any, ...]
+
+
+def require_travelling_state(packed_factories: Iterable[bytes], label: str, num_threads: int) -> None:
+    """Refuse environments whose state tasks execution on a process backend would lose.
+
+    Answers are remembered for this process by what the factories' pickles hold.
+
+    Args:
+        packed_factories: Pickled functions that make one environment each.
+        label: What the environment is called in the error.
+        num_threads: BLAS and OpenMP threads, as in the batch.
+
+    Raises:
+        StateCannotTravelError: It would, or it can't be told.
+    """
+    packed = {_key(data, num_threads): data for data in packed_factories}
+    unknown = {key: data for key, data in packed.items() if key not in _known}
+    _known.update(zip(unknown, probe(list(unknown.values()), num_threads), strict=True))
+    for key in packed:
+        result = _known[key]
+        if result.verdict is not Verdict.CORRECT:
+            raise StateCannotTravelError(
+                f"tasks execution on a process backend would send {label} to a worker and back at each call, and its "
+                f"state can't be trusted to survive that: {result.reason}. Use execution='actors' (the default on "
+                f"'loky'), where each environment stays in its worker, or a backend that shares memory ('threading', "
+                f"'sequential')"
+            )
+
+
+_known: dict[tuple[bytes, int], ProbeResult] = {}
+
+
+def _key(packed: bytes, num_threads: int) -> tuple[bytes, int]:
+    return hashlib.sha256(packed).digest(), num_threads
+
+
+def probe(packed_factories: Sequence[bytes], num_threads: int = 1) -> list[ProbeResult]:
+    """Try whether environments' states survive a pickle into another process.
+
+    Args:
+        packed_factories: Pickled functions that make one environment each.
+        num_threads: BLAS and OpenMP threads.
+
+    Returns:
+        A verdict for each; anything but ``correct`` is a reason to refuse.
+    """
+    if not packed_factories:
+        return []
+    run = functools.partial(run_in_fresh_process, num_threads=num_threads, timeout_s=_TIMEOUT_S)
+    try:
+        departed = run(_depart_all, list(packed_factories))
+        arrived: list[ProbeResult] = run(_arrive_all, departed)
+    except (TimeoutError, EOFError) as error:
+        if len(packed_factories) > 1:  # one of them: which one is told by trying each alone
+            return [result for packed in packed_factories for result in probe([packed], num_threads)]
+        if isinstance(error, TimeoutError):
+            return [ProbeResult(Verdict.HANGS, f"trying it took more than {_TIMEOUT_S:g} s")]
+        return [ProbeResult(Verdict.RAISES, f"it ended its process while it was tried ({error})")]
+    return arrived
+
+
+def _depart_all(packed_factories: list[bytes]) -> list[ProbeResult | bytes]:
+    return [_depart(packed) for packed in packed_factories]
+
+
+def _arrive_all(departed: list[ProbeResult | bytes]) -> list[ProbeResult]:
+    return [_arrive(each) if isinstance(each, bytes) else each for each in departed]
+
+
+def _depart(packed_factory: bytes) -> ProbeResult | bytes:
+    """In the first fresh process: compare two instances, then pickle a third at several moments."""
+    made: list[gymnasium.Env[Any, Any]] = []
+    try:
+        factory = pickle.loads(packed_factory)
+        for _ in range(4):
+            made.append(factory())
+        actions, num_before = _sampled_actions(made[3])
+        control = _whole_run(made[0], actions)
+        difference = first_difference(control, _whole_run(made[1], actions), "the run")
+        if difference is not None:
+            return ProbeResult(
+                Verdict.NOT_REPRODUCIBLE,
+                f"two instances with equal seeds and actions differ from one another ({difference}), so it can't be "
+                f"told whether a copy is faithful; does it use a global random generator or the clock?",
+            )
+        return _moments(made[2], actions, num_before)
+    except Exception as error:
+        return ProbeResult(Verdict.RAISES, f"trying it raised {type(error).__name__}: {error}")
+    finally:
+        _close(made)
+
+
+def _sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
+    """Sample the actions, fewer where a step is slow, after one step that tells how slow."""
+    env.action_space.seed(_SEED)
+    started = time.perf_counter()
+    env.reset(seed=_SEED)
+    env.step(env.action_space.sample())
+    cost_s = time.perf_counter() - started
+    affordable = int(_BUDGET_S / max(cost_s * 12, 1e-9))
+    num_before = max(2, min(_STEPS_BEFORE, affordable))
+    num_after = max(2, min(_STEPS_AFTER, affordable))
+    return [env.action_space.sample() for _ in range(num_before + 2 * num_after)], num_before
+
+
+def _whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any, ...]:
+    trace: list[Any] = [_snapshot(env.reset(seed=_SEED))]
+    return (*trace, *_go_on(env, actions, ended=False)[0])
+
+
+def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool) -> tuple[tuple[Any, ...], bool]:
+    """Step, with a reset without a seed after each end and once in the middle."""
+    trace: list[Any] = []
+    for number, action in enumerate(actions):
+        if ended or number == len(actions) // 2:
+            trace.append(_snapshot(env.reset()))
+        step = env.step(action)
+        ended = bool(step[2] or step[3])
+        trace.append(_snapshot(step))
+    trace.append(_snapshot(env.reset()))
+    return tuple(trace), ended
+
+
+def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int) -> ProbeResult | bytes:
+    """Pickle the environment after its reset, in mid-episode and where an episode has ended."""
+    moments: list[_Moment] = []
+    env.reset(seed=_SEED)
+    tail = tuple(actions[num_before:])
+    moments.append(_taken("just after a reset", env, tail, ended=False))
+    env.reset(seed=_SEED)
+    ended = False
+    for action in actions[:num_before]:
+        if ended:
+            env.reset()
+        step = env.step(action)
+        ended = bool(step[2] or step[3])
+    moments.append(_taken("in mid-episode", env, tail, ended=ended))
+    if _run_to_an_end(env, actions):
+        moments.append(_taken("at the end of an episode", env, tail, ended=True))
+    return pickle.dumps([(m.name, m.state, cloudpickle.dumps((m.actions, m.trace))) for m in moments])
+
+
+def _run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> bool:
+    """Step until an episode ends; False where it doesn't within the time."""
+    env.reset()
+    give_up = time.perf_counter() + _BUDGET_S / 5
+    number = 0
+    while time.perf_counter() < give_up and number < 1000:
+        step = env.step(actions[number % len(actions)])
+        number += 1
+        if step[2] or step[3]:
+            return True
+    return False
+
+
+def _taken(name: str, env: gymnasium.Env[Any, Any], actions: tuple[Any, ...], *, ended: bool) -> _Moment:
+    try:
+        state = cloudpickle.dumps((env, ended))
+    except Exception as error:
+        raise pickle.PicklingError(f"it can't be pickled {name}: {type(error).__name__}: {error}") from error
+    # The one that stayed goes on after the pickle was taken: an outside simulator that a
+    # copy would share has moved by the time the copy steps.
+    return _Moment(name, state, actions, _go_on(env, actions, ended=ended)[0])
+
+
+def _arrive(moments: bytes) -> ProbeResult:
+    """In the second fresh process: go on from each pickle, twice, and compare."""
+    for name, state, packed in pickle.loads(moments):
+        actions, wanted = pickle.loads(packed)
+        for _ in range(2):
+            made: list[gymnasium.Env[Any, Any]] = []
+            try:
+                env, ended = pickle.loads(state)
+                made.append(env)
+                got = _go_on(env, actions, ended=ended)[0]
+            except Exception as error:
+                return ProbeResult(
+                    Verdict.WRONG,
+                    f"a copy pickled {name} raised {type(error).__name__}: {error} where it went on",
+                )
+            finally:
+                _close(made)
+            difference = first_difference(wanted, got, "step")
+            if difference is not None:
+                return ProbeResult(
+                    Verdict.WRONG,
+                    f"a copy pickled {name} goes on differently ({difference}), so the pickle drops state",
+                )
+    return ProbeResult(Verdict.CORRECT)
+
+
+def _snapshot(value: Any) -> Any:
+    """Keep what was returned, though the environment may reuse its buffers."""
+    return pickle.loads(cloudpickle.dumps(value))
+
+
+def _close(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    for env in envs:
+        try:
+            env.close()
+        except Exception:  # what a throw-away instance does when closed is nobody's concern
+            continue
