@@ -229,7 +229,7 @@ def _check_shape(action: Any, space: Space[Any], index: int) -> None:
     if shape is not None:
         if np.shape(action) != shape:
             raise ArgumentError(
-                f"the action for sub-environment {index} has shape {np.shape(action)}, but its space {space} has {shape}"
+                f"the action for sub-environment {index} has shape {np.shape(action)}, but {space} has {shape}"
             )
     elif isinstance(space, spaces.Dict):
         if not isinstance(action, Mapping) or not action.keys() >= space.spaces.keys():

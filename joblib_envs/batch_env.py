@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -169,7 +169,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         """The number of workers in effect, the caller included where it steps a shard."""
         return self._execution.num_workers
 
-    @property
+    @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """The sub-environments' random generators; copies where they live in other processes."""
         return self.get_attr("np_random")
@@ -374,7 +374,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         failed[list(reply.failures)] = True
         return failed
 
-    def _raise(self, what: str, reply: Reply, partial: tuple[Any, ...]) -> None:
+    @staticmethod
+    def _raise(what: str, reply: Reply, partial: tuple[Any, ...]) -> NoReturn:
         failures = dict(sorted(reply.failures.items()))
         first, *others = failures.values()
         more = f" (and {len(others)} more: {[other.env_index for other in others]})" if others else ""
@@ -385,7 +386,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             first.exception,
         ) from first.as_cause()
 
-    def _construction_error(self, failed: ConstructionFailed) -> JoblibEnvsError:
+    @staticmethod
+    def _construction_error(failed: ConstructionFailed) -> JoblibEnvsError:
         failure = failed.failure
         if isinstance(failure.exception, JoblibEnvsError):
             return failure.exception

@@ -104,8 +104,8 @@ class SharedArrays:
         self._action_shape = action_shape
         self._size = 0
         self._headers = self._reserve((num_workers, HEADER_WORDS), np.int64)
-        num_action_bytes = num_envs * int(np.prod(action_shape or (0,))) * _MAX_ACTION_ITEM_BYTES
-        self._actions = self._reserve((num_action_bytes,), np.uint8)
+        action_items = 0 if action_shape is None else num_envs * int(np.prod(action_shape))
+        self._actions = self._reserve((action_items * _MAX_ACTION_ITEM_BYTES,), np.uint8)
         self._rows: list[list[tuple[int, tuple[int, ...], Any]]] = []
         for _ in range(num_slots):
             reserved: list[tuple[int, tuple[int, ...], Any]] = []

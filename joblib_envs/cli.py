@@ -25,12 +25,12 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="joblib-envs")
 def main() -> None:
-    r"""Compare ways to step Gymnasium environments in parallel: right first, then fast.
+    """Compare ways to step Gymnasium environments in parallel: right first, then fast.
 
     \b
     Example:
       joblib-envs compare CartPole-v1 --num-envs 64
-    """
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
 
 
 @main.command()
@@ -49,7 +49,7 @@ def main() -> None:
 def compare(
     env_id: str, env_kwargs: str, backends: tuple[str, ...], executions: tuple[str, ...], **options: Any
 ) -> None:
-    r"""Judge, then time, every way to step ENV_ID that can run here.
+    """Judge, then time, every way to step ENV_ID that can run here.
 
     ENV_ID is an id (CartPole-v1), module:Id-v0, or something in a file of yours:
     path/to/file.py:MyEnv (a class or a factory) or path/to/file.py:MyEnv-v0.
@@ -59,7 +59,7 @@ def compare(
       joblib-envs compare CartPole-v1 --num-envs 64 --n-jobs 2
       joblib-envs compare my_envs.py:MyEnv --env-kwargs '{"size": 5}' --quick
     Exit codes: 0; 1 if BatchEnv was wrong; 2 for a fault in what you gave.
-    """
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
         from joblib_envs.harness.comparison import comparison_name, comparison_study
         from joblib_envs.harness.results import ResultsFolder
@@ -76,12 +76,12 @@ def compare(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; default results/NAME.")
 @click.option("--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout.")
 def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool) -> None:
-    r"""Run a study from its file into results/NAME (or NAME-2, where that is taken).
+    """Run a study from its file into results/NAME (or NAME-2, where that is taken).
 
     \b
     Example:
       joblib-envs run experiments/reset_does_not_register.toml --quick
-    """
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
         from joblib_envs.harness.contenders import select_contenders
         from joblib_envs.harness.results import ResultsFolder
@@ -100,12 +100,12 @@ def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool)
 @main.command()
 @click.argument("results", type=click.Path(path_type=Path))
 def plot(results: Path) -> None:
-    r"""Draw the charts of a results folder again, from its recorded data alone.
+    """Draw the charts of a results folder again, from its recorded data alone.
 
     \b
     Example:
       joblib-envs plot results/reset_does_not_register
-    """
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
         from joblib_envs.harness.charts import draw_charts
         from joblib_envs.harness.results import load_results
@@ -116,12 +116,12 @@ def plot(results: Path) -> None:
 
 @main.command(name="list")
 def list_() -> None:
-    r"""List backends that can run here, contenders, studies and results.
+    """List backends that can run here, contenders, studies and results.
 
     \b
     Example:
       joblib-envs list
-    """
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
         from joblib_envs.harness.listing import list_everything
 

@@ -81,10 +81,10 @@ class Tasks:
         requests, self._begun = self._begun, []
         answers = self._run([self._call(value, request) for value, request in zip(self._values, requests, strict=True)])
         self._values = [value for value, _, _ in answers]
-        replies = [self._arrived(*answer[1:], shard) for answer, shard in zip(answers, self.shards, strict=True)]
+        replies = [self._arrived(answer, shard) for answer, shard in zip(answers, self.shards, strict=True)]
         previous, self._slot = self._slot, (self._slot + 1) % len(self._slots)
-        for (reply, part), request, shard in zip(replies, requests, self.shards, strict=True):
-            self._take_rows(reply, part, request, shard, previous)
+        for (_, part), request, shard in zip(replies, requests, self.shards, strict=True):
+            self._take_rows(part, request, shard, previous)
         return merge_replies([reply for reply, _ in replies], self.shards)
 
     def drain(self, timeout_s: float) -> bool:  # noqa: ARG002
@@ -154,20 +154,23 @@ class Tasks:
                 raise _lost(error, shard) from error
         return answers
 
-    def _arrived(self, packed: Any, records: Any, shard: range) -> tuple[Reply, Rows | None]:
+    def _arrived(self, answer: Any, shard: range) -> tuple[Reply, Rows | None]:
+        """Return a worker's reply and the rows it filled, if any."""
         if self._shares_memory:
-            return packed, records
-        reply, objects, output = unpack_reply(packed, shard)
-        replay(output)
-        part: Rows | None = None
-        if records is not None:
-            observations, rewards, flags = records
+            _, reply, part = answer
+            return reply, part
+        _, packed, arrays = answer
+        reply, objects, records = unpack_reply(packed, shard)
+        replay(records)
+        part = None
+        if arrays is not None:
+            observations, rewards, flags = arrays
             part = Rows(self._leaves, observations, rewards, flags)
             if objects:
                 part.take_objects(0, objects, range(len(shard)))
         return reply, part
 
-    def _take_rows(self, reply: Reply, part: Rows | None, request: Request, shard: range, previous: int) -> None:
+    def _take_rows(self, part: Rows | None, request: Request, shard: range, previous: int) -> None:
         mask = request.arguments[2] if request.method == "reset" else None
         kept = [row for row in range(len(shard)) if part is None or (mask is not None and not mask[row])]
         if kept and previous != self._slot:
@@ -294,5 +297,4 @@ def _worker_settings(settings: OutputSettings, num_threads: int) -> Iterator[Rel
 
 
 def _lost(error: Exception, shard: range) -> WorkerDiedError:
-    died = worker_died(list(shard), None, f"of a task ({type(error).__name__})")
-    return died
+    return worker_died(list(shard), None, f"of a task ({type(error).__name__})")
