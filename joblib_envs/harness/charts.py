@@ -65,9 +65,7 @@ def _throughput_figure(cell: CellSummary) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.28)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel(
-        "environment steps per second (median and 95 % interval; behind it, times the plain loop)"
-    )
+    axes.set_xlabel("steps per second (median, 95 % interval; x: times the plain loop)")
     axes.set_title("\n".join(textwrap.wrap(cell.title, 80)))
     _draw_legend(figure, cell)
     return figure
@@ -87,12 +85,10 @@ def _draw_bar(axes: Axes, row: int, line: Line, longest: float) -> None:
 
 def _draw_band(axes: Axes, row: int, line: Line, longest: float) -> None:
     look = style.VERDICT_LOOKS[line.verdict]
-    width = longest * 0.5
-    axes.barh(
-        row, width, height=0.65, facecolor="white", edgecolor=look.colour, hatch=look.hatch, linewidth=0.9
-    )
-    words = "not timed" if line.verdict is Verdict.CORRECT else line.verdict.replace("_", " ")
-    axes.text(width + 0.012 * longest, row, f"{words} (no throughput)", va="center", fontsize=8)
+    width = longest * 0.07  # a swatch, too short to be taken for a measurement
+    axes.barh(row, width, height=0.65, facecolor="white", edgecolor=look.colour, hatch=look.hatch, linewidth=0.9)
+    words = "" if line.verdict is Verdict.CORRECT else f"{line.verdict.replace('_', ' ')}, so "
+    axes.text(width + 0.012 * longest, row, f"{words}not timed", va="center", fontsize=8)
 
 
 def _draw_legend(figure: Figure, cell: CellSummary) -> None:

@@ -81,15 +81,10 @@ def _contenders(backends: Sequence[str], executions: Sequence[str]) -> tuple[str
     ):
         for value in given:
             if value not in allowed:
-                raise ArgumentError(
-                    f"{option} {value!r} can't run here: choose among {', '.join(sorted(allowed))}"
-                )
+                raise ArgumentError(f"{option} {value!r} can't run here: choose among {', '.join(sorted(allowed))}")
     return tuple(
         name
         for name in known
         if name not in ours
-        or (
-            (not backends or ours[name].backend in backends)
-            and (not executions or ours[name].execution in executions)
-        )
+        or ((not backends or ours[name].backend in backends) and (not executions or ours[name].execution in executions))
     )

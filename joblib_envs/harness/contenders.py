@@ -117,9 +117,7 @@ class GymnasiumContender:
     def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:  # noqa: ARG002
         """Return the line that builds it."""
         make = "lambda: gymnasium.make({env}{kwargs})" if source.is_id else "lambda: {env}({kwargs})"
-        return source.code(
-            f"envs = gymnasium.vector.{self.class_name}([{make}] * {num_envs})", as_keywords=True
-        )
+        return source.code(f"envs = gymnasium.vector.{self.class_name}([{make}] * {num_envs})", as_keywords=True)
 
 
 @dataclass(frozen=True)
@@ -144,9 +142,7 @@ class BatchEnvContender:
         """Build the batch."""
         from joblib_envs import BatchEnv
 
-        envs: VectorLike = BatchEnv(
-            make_env, num_envs, backend=self.backend, execution=self.execution, n_jobs=n_jobs
-        )
+        envs: VectorLike = BatchEnv(make_env, num_envs, backend=self.backend, execution=self.execution, n_jobs=n_jobs)
         return envs
 
     def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:

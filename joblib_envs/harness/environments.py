@@ -63,13 +63,10 @@ class EnvironmentSource:
         if self._is_file:
             module = self._module()
             if not callable(getattr(module, self._name, None)):
-                _check_id(
-                    self._name, f"{self.target!r}: {module.__name__} has no such class or function, and"
-                )
+                _check_id(self._name, f"{self.target!r}: {module.__name__} has no such class or function, and")
         elif self.target.endswith(".py"):
             raise ArgumentError(
-                f"environment {self.target!r} names a file only: "
-                f"add what to take from it, as in `{self.target}:MyEnv`"
+                f"environment {self.target!r} names a file only: add what to take from it, as in `{self.target}:MyEnv`"
             )
         else:
             _import_from_working_directory(self.target)
@@ -129,9 +126,7 @@ class EnvironmentSource:
                 f"environment {self.target!r}: importing the file raised {type(error).__name__}: {error}"
             ) from error
         if Path(getattr(module, "__file__", None) or "").resolve() != path:
-            raise ArgumentError(
-                f"environment {self.target!r}: another module is called {path.stem!r}; rename the file"
-            )
+            raise ArgumentError(f"environment {self.target!r}: another module is called {path.stem!r}; rename the file")
         return module
 
 

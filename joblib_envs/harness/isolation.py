@@ -98,9 +98,7 @@ def run_isolated(
 class _Watch:
     """Listens to a process until it finishes, ends or falls silent."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], connection: Any, receive: Callable[..., None]
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], connection: Any, receive: Callable[..., None]) -> None:
         self.at, self.hung, self.finished = "its start", False, False
         self._process, self._connection, self._receive = process, connection, receive
 

@@ -29,12 +29,13 @@ class PlainLoop:
     Args:
         make_env: Makes one environment.
         num_envs: Number of environments.
-        n_jobs: Workers of the loops that have any.
+        n_jobs: Workers of the loops that have any; they have two at least.
     """
 
     def __init__(self, make_env: Callable[[], Env], num_envs: int, n_jobs: int) -> None:
         self.envs: list[Env] = [make_env() for _ in range(num_envs)]
-        self.n_jobs = n_jobs
+        # joblib runs a single worker in the caller's process, where these loops have no fault.
+        self.n_jobs = max(2, n_jobs)
         self.single_observation_space = self.envs[0].observation_space
         self.action_space = batch_space(self.envs[0].action_space, num_envs)
         self._observations: list[Any] = [None] * num_envs
@@ -114,9 +115,7 @@ class HalfLoop(PlainLoop):
 
     def _step_each(self, indices: list[int], actions: list[Any]) -> list[Transition]:
         parallel = Parallel(n_jobs=self.n_jobs, backend="loky")
-        calls = (
-            delayed(self.envs[index].step)(action) for index, action in zip(indices, actions, strict=True)
-        )
+        calls = (delayed(self.envs[index].step)(action) for index, action in zip(indices, actions, strict=True))
         results: list[Transition] = list(parallel(calls))
         return results
 
@@ -126,9 +125,7 @@ class NaiveLoop(HalfLoop):
 
     def _reset_each(self, indices: list[int], seeds: list[int | None]) -> list[tuple[Any, dict[str, Any]]]:
         parallel = Parallel(n_jobs=self.n_jobs, backend="loky")
-        calls = (
-            delayed(self.envs[index].reset)(seed=seed) for index, seed in zip(indices, seeds, strict=True)
-        )
+        calls = (delayed(self.envs[index].reset)(seed=seed) for index, seed in zip(indices, seeds, strict=True))
         results: list[tuple[Any, dict[str, Any]]] = list(parallel(calls))
         return results
 
@@ -144,9 +141,7 @@ class RepairedLoop(PlainLoop):
         results: list[Transition] = self._travel(_step_and_return, indices, actions)
         return results
 
-    def _travel(
-        self, function: Callable[[Env, Any], tuple[Env, Any]], indices: list[int], values: list[Any]
-    ) -> Any:
+    def _travel(self, function: Callable[[Env, Any], tuple[Env, Any]], indices: list[int], values: list[Any]) -> Any:
         parallel = Parallel(n_jobs=self.n_jobs, backend="loky")
         pairs = parallel(
             delayed(function)(self.envs[index], value) for index, value in zip(indices, values, strict=True)

@@ -43,9 +43,7 @@ def describe_machine() -> dict[str, Any]:
 
 def _cpu_model() -> str:
     try:
-        match = re.search(
-            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
-        )
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         match = None
     return match.group(1) if match else platform.processor() or platform.machine()

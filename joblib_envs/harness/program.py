@@ -54,9 +54,7 @@ class Operation:
         return {"get_attr": tuple(envs.get_attr(ATTRIBUTE))}
 
 
-def make_program(
-    action_space: gymnasium.Space[Any], num_envs: int, seed: int, *, short: bool
-) -> list[Operation]:
+def make_program(action_space: gymnasium.Space[Any], num_envs: int, seed: int, *, short: bool) -> list[Operation]:
     """Write the program for one batch; equal arguments give equal programs.
 
     Two episode ends per sub-environment are forced, by a masked and by a full reset

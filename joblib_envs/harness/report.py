@@ -35,15 +35,11 @@ def print_results(recorded: Recorded, console: Console) -> None:
         console.print(_table(cell))
         for line in cell.lines:
             if line.verdict is not Verdict.CORRECT:
-                console.print(
-                    f"  {escape(line.title)}: {line.verdict}: {escape(line.reason)}", highlight=False
-                )
+                console.print(f"  {escape(line.title)}: {line.verdict}: {escape(line.reason)}", highlight=False)
         sentence, code = recommend(cell, _source(recorded.study, cell))
         console.print(f"\n{escape(sentence)}", highlight=False)
         if code:
-            console.print(
-                escape("\n".join(f"    {row}" for row in code.splitlines())), highlight=False, soft_wrap=True
-            )
+            console.print(escape("\n".join(f"    {row}" for row in code.splitlines())), highlight=False, soft_wrap=True)
 
 
 def results_as_json(recorded: Recorded) -> dict[str, Any]:

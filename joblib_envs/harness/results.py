@@ -60,9 +60,7 @@ class ResultsFolder:
         """Write ``machine.json``."""
         _write(self.path / "machine.json", json.dumps(machine, indent=2) + "\n")
 
-    def set_verdict(
-        self, cell: Cell, contender: str, title: str, judgement: Judgement, *, ours: bool
-    ) -> None:
+    def set_verdict(self, cell: Cell, contender: str, title: str, judgement: Judgement, *, ours: bool) -> None:
         """Add a row to ``verdicts.csv``, or replace it."""
         row = _cell_row(cell) | {"contender": contender, "title": title, "ours": ours} | asdict(judgement)
         self._verdicts[(*_cell_row(cell).values(), contender)] = row
@@ -98,9 +96,7 @@ def load_results(path: Path) -> Recorded:
         ArgumentError: It isn't one, or a file of it is cut or foreign.
     """
     if not path.is_dir():
-        raise ArgumentError(
-            f"{str(path)!r} is not a folder of results: give one that `joblib-envs run` wrote"
-        )
+        raise ArgumentError(f"{str(path)!r} is not a folder of results: give one that `joblib-envs run` wrote")
     study = load_study(path / "study.toml")
     try:
         machine = json.loads((path / "machine.json").read_text(encoding="utf-8"))
@@ -138,7 +134,5 @@ def _read_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
         raise ArgumentError(f"{str(path)!r} can't be read: {error}") from error
     missing = [column for column in columns if column not in table.columns]
     if missing:
-        raise ArgumentError(
-            f"{str(path)!r} is not a file of results: it lacks the columns {', '.join(missing)}"
-        )
+        raise ArgumentError(f"{str(path)!r} is not a file of results: it lacks the columns {', '.join(missing)}")
     return table

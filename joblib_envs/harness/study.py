@@ -185,9 +185,7 @@ TIMING_KEYS = {
 }
 
 
-def _check_table(
-    table: Mapping[str, Any], keys: Mapping[str, _Key], prefix: str, faults: list[str]
-) -> dict[str, Any]:
+def _check_table(table: Mapping[str, Any], keys: Mapping[str, _Key], prefix: str, faults: list[str]) -> dict[str, Any]:
     """Return the values of the keys that are right; add a line for each that isn't."""
     checked: dict[str, Any] = {}
     for name, value in table.items():

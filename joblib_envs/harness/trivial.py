@@ -17,16 +17,17 @@ class TrivialEnv(gymnasium.Env[Any, Any]):
     """Returns one constant observation and never ends.
 
     Args:
-        observation_space: The space of the constant.
+        observation: The constant.
+        observation_space: Its space.
         action_space: The space of the actions, which are ignored.
     """
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(
+        self, observation: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
-        space = deepcopy(observation_space)
-        space.seed(0)
-        self._observation = space.sample()
+        self._observation = observation
 
     def reset(
         self,
@@ -46,23 +47,24 @@ class TrivialEnv(gymnasium.Env[Any, Any]):
 class TrivialSource(EnvironmentSource):
     """Makes trivial environments."""
 
-    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+    model: tuple[Any, gymnasium.Space[Any], gymnasium.Space[Any]]
 
     @classmethod
     def like(cls, source: EnvironmentSource) -> TrivialSource:
-        """Return the source of trivial environments with another's spaces."""
+        """Return the source of trivial environments with another's spaces and first observation."""
         env = source()
         trivial = cls("trivial")
-        object.__setattr__(trivial, "spaces", (env.observation_space, env.action_space))
+        observation, _ = env.reset(seed=0)
+        object.__setattr__(trivial, "model", (deepcopy(observation), env.observation_space, env.action_space))
         env.close()
         return trivial
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one environment."""
-        return TrivialEnv(*self.spaces)
+        return TrivialEnv(*self.model)
 
     def actions(self, num_envs: int) -> Any:
         """Return one batch of actions."""
-        space = batch_space(self.spaces[1], num_envs)
+        space = batch_space(self.model[2], num_envs)
         space.seed(0)
         return space.sample()

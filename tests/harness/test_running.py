@@ -1,0 +1,212 @@
+import getpass
+import json
+import socket
+
+import pandas as pd
+import pytest
+from harness_fakes import COUNTING, Fake, counting_cell
+
+from joblib_envs.equality import Verdict
+from joblib_envs.errors import ArgumentError
+from joblib_envs.harness.charts import draw_charts
+from joblib_envs.harness.environments import EnvironmentSource
+from joblib_envs.harness.machine import describe_machine
+from joblib_envs.harness.recommendation import recommend
+from joblib_envs.harness.records import Judgement, Metric, Sample
+from joblib_envs.harness.results import ResultsFolder, load_results
+from joblib_envs.harness.runner import run_study
+from joblib_envs.harness.study import Study
+from joblib_envs.harness.summary import estimate_median, summarise
+from joblib_envs.harness.timing import Timing, time_contenders
+
+
+class Silence:
+    def start(self, total): ...
+    def begin(self, text): ...
+    def advance(self, units=1): ...
+    def note(self, text): ...
+
+
+def counting_study(*contenders, **changes):
+    values = {"num_envs": (2,), "n_jobs": (1,), "rounds": 2, "min_time_s": 0.001, "quick": True} | changes
+    return Study("counted", (EnvironmentSource(COUNTING, {"episode_length": 3}),), contenders, **values)
+
+
+def timed(*contenders, rounds=2, **kwargs):
+    said = []
+    cell = counting_cell(**kwargs)
+    time_contenders(lambda *message: said.append(message), contenders, cell, Timing(rounds, 1e-9))
+    return said
+
+
+def test_steps_that_only_reset_are_not_counted():
+    samples = [m[1] for m in timed(Fake("none"), rounds=12, num_envs=2, episode_length=3) if m[0] == "sample"]
+
+    # One call a sample: of four calls, three step both sub-environments and one resets both.
+    assert sum(sample.calls for sample in samples) == 12
+    assert sum(sample.env_steps for sample in samples) == 18
+    assert sum(sample.reset_steps for sample in samples) == 6
+
+
+def test_each_round_runs_each_contender_once():
+    said = timed(Fake("one"), Fake("two"), Fake("three"), rounds=3)
+
+    samples = [message[1] for message in said if message[0] == "sample"]
+    assert sorted((sample.round, sample.position) for sample in samples) == [
+        (r, p) for r in range(3) for p in range(3)
+    ]
+    assert {sample.contender for sample in samples} == {"one", "two", "three"}
+
+
+def test_a_contender_that_raises_while_timing_is_dropped():
+    said = timed(Fake("raises"), Fake("two"))
+
+    assert [message[1] for message in said if message[0] == "failed"] == ["raises"]
+    assert {message[1].contender for message in said if message[0] == "sample"} == {"two"}
+
+
+def test_a_run_survives_crashes_and_hangs_and_writes_every_file(tmp_path, fakes):
+    fakes("none", "observations", "crashes", "hangs", "refuses")
+    study = counting_study("plain_loop", "none", "observations", "crashes", "hangs", "refuses", hang_s=5.0)
+    folder = ResultsFolder(tmp_path / "out")
+
+    faults = run_study(study, folder, Silence())
+    recorded = load_results(folder.path)
+    charts = draw_charts(recorded, folder.path / "charts")
+
+    assert faults == []
+    verdicts = recorded.verdicts.set_index("contender")
+    assert verdicts["verdict"].to_dict() == {
+        "plain_loop": "correct",
+        "none": "correct",
+        "observations": "wrong",
+        "crashes": "raises",
+        "hangs": "hangs",
+        "refuses": "refused",
+    }
+    assert "exit code 3 in step 3" in verdicts["reason"]["crashes"]
+    assert verdicts["reason"]["hangs"] == "no answer within 5 s in step 3"
+    throughput = recorded.measurements[recorded.measurements["metric"] == Metric.THROUGHPUT]
+    assert throughput.groupby("contender").size().to_dict() == {"plain_loop": 2, "none": 2}
+    assert recorded.study.environments == study.environments
+    assert [path.name for path in charts] == ["throughput.png", "throughput.svg"]
+    assert all(path.stat().st_size for path in charts)
+
+
+def test_an_environment_that_fails_itself_is_named_once(tmp_path, fakes):
+    fakes("none")
+    study = Study("s", (EnvironmentSource("harness_fakes:joblib_envs/Failing-v0"),), ("none",), (1,), (1,))
+
+    faults = run_study(study, ResultsFolder(tmp_path / "out"), Silence())
+
+    assert len(faults) == 1
+    assert "itself fails" in faults[0]
+    assert load_results(tmp_path / "out").verdicts["verdict"].tolist() == ["raises"]
+
+
+def test_results_are_never_overwritten(tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+
+    with pytest.raises(ArgumentError, match="not empty"):
+        ResultsFolder(tmp_path / "taken")
+    assert ResultsFolder.unused(tmp_path / "taken").path.name == "taken-2"
+    assert ResultsFolder.unused(tmp_path / "taken").path.name == "taken-3"
+
+
+def test_files_are_whole_after_each_measurement(tmp_path):
+    folder = ResultsFolder(tmp_path)
+    cell = counting_cell()
+    for number in range(3):
+        folder.add_sample(cell, Sample("one", Metric.THROUGHPUT, 1.5, round=number))
+
+        table = pd.read_csv(tmp_path / "measurements.csv")
+        assert table["round"].tolist() == list(range(number + 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["measurements.csv"]
+
+
+def test_a_foreign_or_cut_file_is_told(tmp_path):
+    folder = ResultsFolder(tmp_path / "out")
+    folder.write_study(counting_study("plain_loop"))
+    folder.write_machine({})
+    (folder.path / "verdicts.csv").write_text("a,b\n1,2\n")
+
+    with pytest.raises(ArgumentError, match=r"verdicts\.csv.*lacks the columns"):
+        load_results(folder.path)
+    with pytest.raises(ArgumentError, match="not a folder of results"):
+        load_results(tmp_path / "nowhere")
+
+
+def test_the_machine_is_described_without_names_or_paths():
+    machine = describe_machine()
+
+    text = json.dumps(machine)
+    assert socket.gethostname() not in text
+    assert f'"{getpass.getuser()}"' not in text
+    assert "filepath" not in text
+    assert machine["packages"].keys() >= {"gymnasium", "joblib", "numpy", "joblib-envs"}
+
+
+def recorded_with(tmp_path, *rows):
+    """Record contenders given as name, ours, verdict, throughputs."""
+    folder = ResultsFolder(tmp_path / "rows")
+    cell = counting_cell()
+    folder.write_study(Study("s", (cell.environment,), ("plain_loop",), (2,), (1,)))
+    folder.write_machine({})
+    for name, ours, verdict, values in rows:
+        folder.set_verdict(cell, name, name, Judgement(verdict, "because"), ours=ours)
+        for number, value in enumerate(values):
+            folder.add_sample(cell, Sample(name, Metric.THROUGHPUT, value, round=number))
+    return load_results(folder.path), cell.environment
+
+
+def test_ratios_are_formed_within_rounds(tmp_path):
+    recorded, _ = recorded_with(
+        tmp_path, ("plain_loop", False, Verdict.CORRECT, [10, 20]), ("x", True, Verdict.CORRECT, [30, 60])
+    )
+
+    (cell,) = summarise(recorded)
+
+    assert cell.lines[1].speed_up.median == 3.0
+    assert cell.lines[1].speed_up.low == cell.lines[1].speed_up.high == 3.0
+
+
+def test_what_is_wrong_has_no_throughput(tmp_path):
+    recorded, _ = recorded_with(tmp_path, ("x", True, Verdict.WRONG, [30, 60]))
+
+    (cell,) = summarise(recorded)
+
+    assert cell.lines[0].env_steps_per_s is None
+
+
+def test_the_interval_holds_the_median():
+    estimate = estimate_median(pd.Series([1.0, 2.0, 3.0, 50.0, 2.5]).to_numpy())
+
+    assert 1.0 <= estimate.low <= estimate.median == 2.5 <= estimate.high <= 50.0
+
+
+def test_the_recommendation_says_when_nothing_parallel_pays(tmp_path):
+    recorded, source = recorded_with(
+        tmp_path,
+        ("plain_loop", False, Verdict.CORRECT, [100, 101]),
+        ("gymnasium_sync", False, Verdict.CORRECT, [90, 91]),
+        ("batch_env/loky/actors", True, Verdict.CORRECT, [50, 51]),
+    )
+
+    sentence, code = recommend(summarise(recorded)[0], source)
+
+    assert sentence.startswith("Nothing parallel pays here")
+    assert "SyncVectorEnv" in code
+
+
+def test_the_recommendation_pastes_the_fastest_of_ours(tmp_path):
+    recorded, source = recorded_with(
+        tmp_path,
+        ("plain_loop", False, Verdict.CORRECT, [100, 101]),
+        ("batch_env/loky/actors", True, Verdict.CORRECT, [150, 151]),
+    )
+
+    sentence, code = recommend(summarise(recorded)[0], source)
+
+    assert "batch_env/loky/actors with" in sentence
+    assert code.startswith('envs = BatchEnv("harness_fakes:joblib_envs/Counting-v0", 2, backend="loky"')

@@ -1,0 +1,244 @@
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from joblib_envs.cli import main
+from joblib_envs.harness import contenders, progress
+from joblib_envs.harness.progress import LineProgress
+
+STUDY = """
+question = "Which?"
+contenders = {contenders}
+environments = [{{ id = "CartPole-v1" }}]
+[grid]
+num_envs = [2]
+n_jobs = [1]
+[timing]
+rounds = 2
+min_time_s = 0.001
+quick = true
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Work in an empty folder, without leaving anything on the path."""
+    monkeypatch.setattr(sys, "path", [str(Path(path).absolute()) for path in sys.path])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Let only the quick contenders be known, so that a comparison takes seconds."""
+    known = contenders.all_contenders()
+    names = ["plain_loop", "gymnasium_sync", "half_joblib", "batch_env/sequential/actors"]
+    monkeypatch.setattr("joblib_envs.harness.comparison.all_contenders", lambda: {n: known[n] for n in names})
+
+
+def called(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def written(folder, text=STUDY, names=("plain_loop", "half_joblib")):
+    path = folder / "asked.toml"
+    path.write_text(text.format(contenders=json.dumps(list(names))))
+    return path
+
+
+def test_compare_shows_verdicts_a_recommendation_and_how_to_repeat(folder, few):
+    result = called("compare", "CartPole-v1", "--num-envs", 2, "--n-jobs", 1, "--quick")
+
+    assert result.exit_code == 0, result.output
+    assert re.search(r"plain loop\s+correct", result.stdout)
+    assert re.search(r"joblib loop: steps only\s+wrong", result.stdout)
+    assert "step 2, sub-environment 0: observations[0, 0] should be" in result.stdout.replace("\n", " ")
+    (results,) = (folder / "results").iterdir()
+    assert results.name.startswith("compare-CartPole-v1-")
+    assert f"reproduce: joblib-envs run results/{results.name}/study.toml" in result.stdout
+    names = {path.relative_to(results).as_posix() for path in results.rglob("*.*")}
+    assert names == {
+        "charts/throughput.png",
+        "charts/throughput.svg",
+        "machine.json",
+        "measurements.csv",
+        "study.toml",
+        "verdicts.csv",
+    }
+
+
+def test_the_generated_study_can_be_run_again(folder, few):
+    called("compare", "CartPole-v1", "--num-envs", 2, "--n-jobs", 1, "--quick", "--out", "first")
+
+    result = called("run", "first/study.toml", "--out", "second")
+
+    assert result.exit_code == 0, result.output
+    verdicts = [list(csv.DictReader((folder / name / "verdicts.csv").open())) for name in ("first", "second")]
+    assert verdicts[0] == verdicts[1]
+
+
+def test_json_is_all_there_is_on_stdout(folder, few):
+    result = called("compare", "CartPole-v1", "--num-envs", 2, "--n-jobs", 1, "--quick", "--json", "-")
+
+    cell = json.loads(result.stdout)["cells"][0]
+    assert {line["contender"]: line["verdict"] for line in cell["lines"]}["half_joblib"] == "wrong"
+    assert cell["recommendation"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "NoSuchEnv-v7"], "NoSuchEnv"),
+        (["compare", "no_such_file.py:make"], "there is no file"),
+        (["compare", "CartPole-v1", "--env-kwargs", "{"], "not JSON"),
+        (["compare", "CartPole-v1", "--env-kwargs", "[1]"], "not a JSON object"),
+        (["compare", "CartPole-v1", "--n-jobs", "0"], "--n-jobs 0"),
+        (["compare", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
+        (["compare", "CartPole-v1", "--backend", "carrier_pigeon"], "carrier_pigeon"),
+        (["compare", "CartPole-v1", "--execution", "dreams"], "actors, tasks"),
+        (["compare", "CartPole-v1", "--colour"], "--colour"),
+        (["run", "nowhere.toml"], "nowhere.toml"),
+        (["plot", "nowhere"], "not a folder of results"),
+    ],
+)
+def test_faults_in_what_was_given_end_with_2_and_a_message(folder, arguments, words):
+    result = called(*arguments)
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+    assert not (folder / "results").exists()
+
+
+def test_an_environment_that_raises_is_said_to_be_at_fault(folder, few):
+    (folder / "cli_user_env.py").write_text(
+        "from joblib_envs.envs import FailingEnv\ndef make():\n    return FailingEnv(fail_at=2)\n"
+    )
+
+    result = called("compare", "cli_user_env.py:make", "--quick")
+
+    assert result.exit_code == 2
+    assert "cli_user_env.py:make itself fails: ValueError" in result.stderr
+    assert "step 2" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_that_holds_something_is_refused(folder, few):
+    (folder / "full").mkdir()
+    (folder / "full" / "precious").touch()
+
+    result = called("compare", "CartPole-v1", "--quick", "--out", "full")
+
+    assert result.exit_code == 2
+    assert "not empty" in result.stderr
+    assert [path.name for path in (folder / "full").iterdir()] == ["precious"]
+
+
+def test_run_takes_another_name_where_results_are_recorded(folder):
+    study = written(folder, names=["plain_loop"])
+
+    first, second = called("run", study), called("run", study)
+
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert sorted(path.name for path in (folder / "results").iterdir()) == ["asked", "asked-2"]
+
+
+def test_a_wrong_verdict_on_ours_ends_with_1(folder, monkeypatch):
+    half = contenders._REGISTERED["half_joblib"]
+    ours = contenders.LoopContender("ours", "ours", half.loop, ours=True)
+    monkeypatch.setitem(contenders._REGISTERED, "ours", ours)
+
+    assert called("run", written(folder, names=["ours"])).exit_code == 1
+
+
+def test_an_unknown_contender_is_told_before_anything_runs(folder):
+    result = called("run", written(folder, names=["plain_loup"]))
+
+    assert result.exit_code == 2
+    assert "plain_loup" in result.stderr
+    assert "plain_loop" in result.stderr
+    assert not (folder / "results").exists()
+
+
+def test_plot_draws_from_the_recorded_data_alone(folder):
+    called("run", written(folder, names=["plain_loop"]), "--out", "out")
+    (folder / "asked.toml").unlink()
+    (folder / "out" / "charts" / "throughput.png").unlink()
+
+    result = called("plot", "out")
+
+    assert result.exit_code == 0
+    assert (folder / "out" / "charts" / "throughput.png").stat().st_size > 0
+
+
+def test_an_interrupt_keeps_the_files_and_ends_with_130(folder, monkeypatch):
+    class Impatient(LineProgress):
+        def begin(self, text):
+            if text.startswith("timing, round 1"):
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "progress_on", Impatient)
+
+    result = called("run", written(folder))
+
+    assert result.exit_code == 130
+    assert result.stderr.splitlines() == ["Interrupted; what was measured so far is in results/asked"]
+    verdicts = list(csv.DictReader((folder / "results/asked/verdicts.csv").open()))
+    assert [row["verdict"] for row in verdicts] == ["correct", "wrong"]
+    measured = list(csv.DictReader((folder / "results/asked/measurements.csv").open()))
+    assert measured[-1]["metric"] == "env_steps_per_s"
+
+
+def test_ctrl_c_leaves_one_line(folder):
+    command = [sys.executable, "-m", "joblib_envs.cli", "run", str(written(folder))]
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("judging joblib loop"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+
+    assert process.returncode == 130
+    assert rest.splitlines()[-1] == "Interrupted; what was measured so far is in results/asked"
+    assert "Traceback" not in rest
+    assert (folder / "results/asked/verdicts.csv").exists()
+
+
+def test_list_shows_backends_contenders_studies_and_results(folder):
+    (folder / "experiments").mkdir()
+    written(folder / "experiments")
+
+    result = called("list")
+
+    assert result.exit_code == 0
+    for words in ("loky", "actors, tasks", "naive_joblib", "asked", "Which?"):
+        assert words in result.stdout
+
+
+@pytest.mark.parametrize("command", [[], ["compare"], ["run"], ["plot"], ["list"]])
+def test_help_shows_an_example(command):
+    result = called(*command, "--help")
+
+    assert result.exit_code == 0
+    assert re.search(r"Examples?:\n +joblib-envs ", result.stdout)
+
+
+def test_the_command_starts_without_the_heavy_packages():
+    code = (
+        "import sys, joblib_envs, joblib_envs.cli;print({'pandas', 'matplotlib', 'rich', 'scipy'} & set(sys.modules))"
+    )
+
+    output = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True
+    )
+
+    assert output.stdout == "set()\n"
