@@ -39,6 +39,7 @@ def check_vector_env(
     num_envs: int = 3,
     strict: bool = False,
     infos: str | None = None,
+    inner_max_num_threads: int | None = None,
 ) -> None:
     """Check that a vector environment does what Gymnasium's ``SyncVectorEnv`` does, to the last bit.
 
@@ -64,6 +65,9 @@ def check_vector_env(
         infos: ``"gymnasium"``: only infos that ``SyncVectorEnv`` keeps. ``"lossless"``: also
             those that it loses, which must be object arrays of unchanged values. None:
             lossless where strict.
+        inner_max_num_threads: BLAS and OpenMP threads of the reference's environments. Give
+            what the judged one's run with: linear algebra changes its last bits with it.
+            None: as they are.
 
     Raises:
         ConformanceError: The first fault, with the operations that lead to it.
@@ -73,7 +77,8 @@ def check_vector_env(
         >>> from gymnasium.vector import SyncVectorEnv
         >>> check_vector_env(SyncVectorEnv, environments=["counting", "space[dict]"])
     """
-    plan = _Plan(make, programs, seed, tuple(autoreset_modes), environments, num_envs, strict, infos)
+    modes = tuple(autoreset_modes)
+    plan = _Plan(make, programs, seed, modes, environments, num_envs, strict, infos, inner_max_num_threads)
     for fault in plan.faults():
         raise ConformanceError(fault)
 
@@ -88,6 +93,7 @@ def find_faults(
     num_envs: int = 3,
     strict: bool = False,
     infos: str | None = None,
+    inner_max_num_threads: int | None = None,
 ) -> list[Fault]:
     """Return everything that :func:`check_vector_env` finds, at most one fault for each check.
 
@@ -96,7 +102,8 @@ def find_faults(
     Raises:
         ValueError: An argument is not allowed.
     """
-    plan = _Plan(make, programs, seed, tuple(autoreset_modes), environments, num_envs, strict, infos)
+    modes = tuple(autoreset_modes)
+    plan = _Plan(make, programs, seed, modes, environments, num_envs, strict, infos, inner_max_num_threads)
     return list(plan.faults())
 
 
@@ -110,12 +117,11 @@ class _Plan:
     num_envs: int
     strict: bool
     infos: str | None
+    inner_max_num_threads: int | None
 
     def __post_init__(self) -> None:
         if self.num_envs < 3:
-            raise ValueError(
-                f"num_envs {self.num_envs} is not allowed: give 3 or more, so that a wrong order shows"
-            )
+            raise ValueError(f"num_envs {self.num_envs} is not allowed: give 3 or more, so that a wrong order shows")
 
     def faults(self) -> Iterator[Fault]:
         workloads = _chosen(self.environments, self.num_envs)
@@ -146,7 +152,15 @@ class _Plan:
         return self.strict or mode in workload.plain_modes
 
     def _begin(self, workload: Workload, mode: AutoresetMode, check: str) -> Session:
-        return Session(self.make, workload, mode, strict=self.strict, infos=self._rule, check=check)
+        return Session(
+            self.make,
+            workload,
+            mode,
+            strict=self.strict,
+            infos=self._rule,
+            inner_max_num_threads=self.inner_max_num_threads,
+            check=check,
+        )
 
     def _run_programs(self, workload: Workload, mode: AutoresetMode) -> None:
         rng = np.random.default_rng([self.seed, zlib.crc32(f"{workload.name} {mode}".encode())])
@@ -155,9 +169,7 @@ class _Plan:
             for _ in range(self.programs):
                 session.run(random_program(rng, workload, session.reference.single_action_space))
 
-    def _run_on_counting(
-        self, name: str, mode: AutoresetMode, checks: Sequence[Callable[[Session], None]]
-    ) -> None:
+    def _run_on_counting(self, name: str, mode: AutoresetMode, checks: Sequence[Callable[[Session], None]]) -> None:
         with self._begin(standard_workloads(self.num_envs)[0], mode, name) as session:
             for check in checks:
                 check(session)

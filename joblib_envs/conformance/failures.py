@@ -31,9 +31,7 @@ _ONE = 1
 _LONG = 9
 
 
-def failure_checks(
-    make: MakeVectorEnv, autoreset_mode: AutoresetMode, num_envs: int
-) -> list[Callable[[], None]]:
+def failure_checks(make: MakeVectorEnv, autoreset_mode: AutoresetMode, num_envs: int) -> list[Callable[[], None]]:
     """Return the checks of the rule, each of which raises FaultFoundError.
 
     The rule: the error is of the original's type, names the failed in ``env_index`` and
@@ -70,9 +68,7 @@ class _Failures(Session):
         self, make: MakeVectorEnv, autoreset_mode: AutoresetMode, num_envs: int, failing: dict[int, EnvFn]
     ) -> None:
         lengths = [_episode_length(failing.get(env_index)) for env_index in range(num_envs)]
-        healthy = [
-            partial(FailingEnv, None, episode_length=length, render_mode="rgb_array") for length in lengths
-        ]
+        healthy = [partial(FailingEnv, None, episode_length=length, render_mode="rgb_array") for length in lengths]
         self.failing = sorted(failing)
 
         def make_failing(env_fns: Any, *, autoreset_mode: AutoresetMode) -> Any:
@@ -80,9 +76,7 @@ class _Failures(Session):
             return make(mixed, autoreset_mode=autoreset_mode)
 
         workload = Workload("failing", tuple(healthy))
-        super().__init__(
-            make_failing, workload, autoreset_mode, strict=True, infos=InfoRule.LOSSLESS, check="failures"
-        )
+        super().__init__(make_failing, workload, autoreset_mode, strict=True, infos=InfoRule.LOSSLESS, check="failures")
 
     @property
     def failed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -95,11 +89,13 @@ class _Failures(Session):
         try:
             operation.perform(self.judged, operation.arguments())
         except Exception as error:
-            raised = error
+            raised: Any = error
         else:
             self.fail("exception", "one that names the failed", "none")
-        self.compare("error.env_index", self.failing[0], getattr(raised, "env_index", "(missing)"))
-        self.compare("error.failures", self.failing, sorted(getattr(raised, "failures", ())))
+        if not all(hasattr(raised, name) for name in ("env_index", "failures", "partial")):
+            self.fail("error", "one with env_index, failures and partial", repr(raised), raised)
+        self.compare("error.env_index", self.failing[0], raised.env_index)
+        self.compare("error.failures", self.failing, sorted(raised.failures))
         if self.failing == [_ONE] and not isinstance(raised, ValueError):
             self.fail("error", "an instance of the original's type, ValueError", repr(raised))
         return raised
@@ -111,9 +107,7 @@ def _failing(
     kind: FailureKind = FailureKind.VALUE_ERROR,
     episode_length: int = _LONG,
 ) -> EnvFn:
-    return partial(
-        FailingEnv, fail_at, where.value, kind.value, episode_length=episode_length, render_mode="rgb_array"
-    )
+    return partial(FailingEnv, fail_at, where.value, kind.value, episode_length=episode_length, render_mode="rgb_array")
 
 
 def _two_at_once(num_envs: int) -> dict[int, EnvFn]:
@@ -136,7 +130,7 @@ def _check_transition(session: _Failures, before: list[Operation], failing: Step
     with session:
         session.run(before)
         wanted = _partial(session, failing.perform(session.reference, failing.arguments()))
-        got = getattr(session.error_of(failing), "partial", "(missing)")
+        got = session.error_of(failing).partial
         session.compare("error.partial", wanted, got)
         _check_pause(session)
         heal = MaskedReset(tuple(session.failed.tolist()), 5)
@@ -180,7 +174,7 @@ def _check_accesses(begin: Callable[[dict[int, EnvFn]], _Failures], num_envs: in
         with begin({_ONE: _failing(1, place)}) as session:
             session.run([Reset(0), _step(num_envs)])
             wanted = operation.perform(session.reference, operation.arguments())
-            got = getattr(session.error_of(operation), "partial", ("(missing)",))
+            got = session.error_of(operation).partial
             session.compare("error.partial[-1]", session.failed, got[-1])
             if attribute is None:
                 (results,) = wanted.values()

@@ -13,10 +13,6 @@ from joblib_envs.equality import Difference, first_difference
 __all__ = ["Ownership"]
 
 
-# Unlike what environments return, and small enough for every dtype.
-_SCRIBBLE = 113
-
-
 class Ownership:
     """Keep every result, written over, and see later whether somebody wrote to it again.
 
@@ -44,7 +40,7 @@ class Ownership:
             read_only = _first_read_only(value, field)
             if read_only is not None:
                 return Difference(read_only, "an array that the caller may write to", "a read-only array")
-            self.scribble(value)
+            self.scribble(value, number)
             self._taken.append((f"{field} returned by operation {number}", value, copy.deepcopy(value)))
         return None
 
@@ -53,26 +49,33 @@ class Ownership:
         for name, value, left in self._taken:
             difference = first_difference(left, value, name)
             if difference is not None:
-                return Difference(f"{difference.path}, later,", difference.wanted, difference.got)
+                wanted = f"{difference.wanted}, as the caller left it"
+                return Difference(difference.path, wanted, f"{difference.got}, after later operations")
         self._taken.clear()
         return None
 
-    def scribble(self, value: Any) -> None:
-        """Write over every array and list in a value."""
+    def scribble(self, value: Any, number: int) -> None:
+        """Write over every array and list in a value.
+
+        Args:
+            value: What is written over.
+            number: The operation's number. Each leaves another mark, so that two results in
+                one piece of memory are seen.
+        """
         if isinstance(value, np.ndarray):
             if value.dtype.hasobject:
                 for element in value.ravel():
-                    self.scribble(element)
+                    self.scribble(element, number)
             elif value.flags.writeable:
-                value.fill(_SCRIBBLE)
+                value.fill(number % 2 if value.dtype == np.bool_ else 20 + number % 100)
         elif isinstance(value, MutableMapping):
             for element in value.values():
-                self.scribble(element)
+                self.scribble(element, number)
         elif isinstance(value, list | tuple):
             for element in value:
-                self.scribble(element)
+                self.scribble(element, number)
             if isinstance(value, list):
-                value.append("written by the caller")
+                value.append(f"written by the caller after operation {number}")
 
 
 def _first_read_only(value: Any, path: str) -> str | None:

@@ -53,6 +53,8 @@ class Session:
         strict: Also ask that infos are the caller's own, and that ``reset_mask`` stays in
             the caller's options.
         infos: How the infos are to be put together.
+        inner_max_num_threads: BLAS and OpenMP threads of the reference's environments; None:
+            as they are.
         check: The name of the check in a report.
 
     Raises:
@@ -67,6 +69,7 @@ class Session:
         *,
         strict: bool = False,
         infos: InfoRule = InfoRule.GYMNASIUM,
+        inner_max_num_threads: int | None = None,
         check: str = "program",
     ) -> None:
         self.workload = workload
@@ -76,7 +79,7 @@ class Session:
         self._history: list[str] = []
         self._ownership = Ownership(infos_too=strict)
         self._seeded = False
-        self.reference = Reference(list(workload.env_fns), autoreset_mode, infos)
+        self.reference = Reference(list(workload.env_fns), autoreset_mode, infos, inner_max_num_threads)
         try:
             self.judged = make(list(workload.env_fns), autoreset_mode=autoreset_mode)
         except Exception as error:
@@ -178,7 +181,7 @@ class Session:
             if difference is not None:
                 self.fail(difference.path, difference.wanted, difference.got)
             # The caller may use its arrays again: what is left in them reaches nobody.
-            self._ownership.scribble(arguments)
+            self._ownership.scribble(arguments, number)
 
     def _require_seeds(self, operation: Operation) -> None:
         if isinstance(operation, Reset) and operation.fully_seeded:

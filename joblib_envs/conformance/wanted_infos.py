@@ -67,10 +67,7 @@ def lossless_infos(records: Records, num_envs: int) -> dict[str, Any]:
     colliding |= {f"_{key}" for key in colliding}
 
     infos = gymnasium_infos(
-        [
-            (env_index, {key: value for key, value in info.items() if key in colliding})
-            for env_index, info in records
-        ],
+        [(env_index, {key: value for key, value in info.items() if key in colliding}) for env_index, info in records],
         num_envs,
     )
     for key, values in entries.items():

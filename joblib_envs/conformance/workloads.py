@@ -45,9 +45,7 @@ LOSSY_INFOS = frozenset(
 )
 # Observation spaces that AsyncVectorEnv refuses with its shared memory, or reads zeros
 # from: text and one_of (gymnasium 1.4.0).
-NOT_SHAREABLE = frozenset(
-    {SpaceKind.SEQUENCE, SpaceKind.GRAPH, SpaceKind.CUSTOM, SpaceKind.TEXT, SpaceKind.ONE_OF}
-)
+NOT_SHAREABLE = frozenset({SpaceKind.SEQUENCE, SpaceKind.GRAPH, SpaceKind.CUSTOM, SpaceKind.TEXT, SpaceKind.ONE_OF})
 
 
 @dataclass(frozen=True)
@@ -139,10 +137,7 @@ def _own_workloads(num_envs: int) -> list[Workload]:
 
 def _gymnasium_workloads(num_envs: int) -> list[Workload]:
     env_ids = ["CartPole-v1", _newest("Taxi"), "Blackjack-v1", "Pendulum-v1"]
-    return [
-        Workload(env_id, (partial(gymnasium.make, env_id, max_episode_steps=4),) * num_envs)
-        for env_id in env_ids
-    ]
+    return [Workload(env_id, (partial(gymnasium.make, env_id, max_episode_steps=4),) * num_envs) for env_id in env_ids]
 
 
 def _newest(name: str) -> str:
@@ -171,7 +166,5 @@ def _plain_modes(kind: SpaceKind) -> frozenset[AutoresetMode]:
 
 
 def _infos(kind: InfoKind, num_envs: int) -> Workload:
-    env_fns = tuple(
-        partial(InfoEnv, kind.value, env_index, 2 + env_index % 3) for env_index in range(num_envs)
-    )
+    env_fns = tuple(partial(InfoEnv, kind.value, env_index, 2 + env_index % 3) for env_index in range(num_envs))
     return Workload(f"infos[{kind}]", env_fns, lossy_infos=kind in LOSSY_INFOS)

@@ -129,9 +129,7 @@ _INFOS: dict[InfoKind, Callable[[int, int], dict[str, Any]]] = {
     InfoKind.BOOL_THEN_FLOAT: _first_and_others(lambda: True, lambda variant: variant / 2),
     InfoKind.FLOAT_THEN_TEXT: _first_and_others(lambda: 0.5, lambda variant: f"{variant}"),
     InfoKind.DICT_THEN_SCALAR: _first_and_others(lambda: {"a": 1, "b": [2]}, lambda variant: variant),
-    InfoKind.NESTED_MIXED: lambda variant, _: {
-        "outer": {"value": 0.5 if variant else 1, "name": f"env {variant}"}
-    },
+    InfoKind.NESTED_MIXED: lambda variant, _: {"outer": {"value": 0.5 if variant else 1, "name": f"env {variant}"}},
     InfoKind.UNEQUAL_SHAPES: _first_and_others(lambda: np.zeros(2), lambda variant: np.ones(2 + variant)),
     InfoKind.OVERFLOW: _first_and_others(lambda: 1, lambda variant: 2**70 + variant),
 }

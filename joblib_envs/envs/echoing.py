@@ -49,9 +49,7 @@ class EchoEnv(gymnasium.Env[Any, Any]):
         self.last_action: Any = None
         self._steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode and show the arguments."""
         super().reset(seed=seed, options=options)
         self._steps = 0
@@ -92,9 +90,7 @@ class SpaceEnv(gymnasium.Env[Any, int]):
         self._source: Space[Any] = make_space(kind)
         self._steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Seed the source of observations anew."""
         super().reset(seed=seed, options=options)
         self._source.seed(int(self.np_random.integers(2**31)))
