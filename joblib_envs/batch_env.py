@@ -198,12 +198,13 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             Observations ``(n, ...)`` and infos.
 
         Raises:
-            ArgumentError: The seed or the mask isn't allowed.
+            ArgumentError: The seed or the mask isn't allowed; nobody has moved.
             SubEnvError: A sub-environment raised.
         """
         seeds = arguments.checked_seeds(seed, self.num_envs)
         env_options, mask = arguments.split_options(options, self.num_envs)
         with self._exclusively("reset"):
+            self._readiness.check_mask(mask)
             masks = None if mask is None else mask.tolist()
             reply = self._ask(
                 [

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from joblib_envs.errors import EpisodeOverError, ResetNeededError
+from joblib_envs.errors import ArgumentError, EpisodeOverError, ResetNeededError
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Array, Rows
 
 __all__ = ["Readiness"]
 
-_NEVER_RESET = "has not been reset yet"
 _FAILED = "raised an exception"
 _INTERRUPTED = "was in a call that was interrupted"
 _ENDED = "has ended its episode, and autoreset is disabled"
@@ -29,7 +28,10 @@ class Readiness:
 
     def __init__(self, num_envs: int, autoreset_mode: AutoresetMode) -> None:
         self._user_resets = autoreset_mode is AutoresetMode.DISABLED
-        self._needs = dict.fromkeys(range(num_envs), _NEVER_RESET)
+        self._needs: dict[int, str] = {}
+        # Whether these may step is for the environments to say, as in Gymnasium: a factory may
+        # have reset its environment, and OrderEnforcing raises where none did.
+        self._unobserved = set(range(num_envs))
         self._num_envs = num_envs
 
     def require(self) -> None:
@@ -53,14 +55,30 @@ class Readiness:
             indices,
         )
 
+    def check_mask(self, mask: Array | None) -> None:
+        """Refuse a mask that leaves out sub-environments of which there is no observation yet.
+
+        Raises:
+            ArgumentError: It does.
+        """
+        left_out = sorted(self._unobserved - set(self._chosen(mask)))
+        if left_out and mask is not None:
+            raise ArgumentError(
+                f"options['reset_mask'] leaves out the sub-environments {left_out}, which have never been reset, so "
+                f"there is no observation of them: call reset() without a mask first"
+            )
+
     def after_reset(self, mask: Array | None, failures: Mapping[int, Failure]) -> None:
         """Note a reset of all, or of those in the mask."""
-        for index in range(self._num_envs) if mask is None else np.flatnonzero(mask).tolist():
+        for index in self._chosen(mask):
             self._needs.pop(index, None)
+        self._unobserved.difference_update(self._chosen(mask))
         self._note(failures)
 
     def after_step(self, rows: Rows, failures: Mapping[int, Failure]) -> None:
         """Note a step."""
+        if self._unobserved:
+            self._unobserved.clear()
         if failures:
             self._note(failures)
         if self._user_resets:
@@ -74,6 +92,10 @@ class Readiness:
     def interrupted(self) -> None:
         """Note a call whose outcome nobody has seen."""
         self._needs = dict.fromkeys(range(self._num_envs), _INTERRUPTED)
+
+    def _chosen(self, mask: Array | None) -> Sequence[int]:
+        chosen: Sequence[int] = range(self._num_envs) if mask is None else np.flatnonzero(mask).tolist()
+        return chosen
 
     def _note(self, failures: Mapping[int, Failure]) -> None:
         failed: Iterable[int] = (index for index, failure in failures.items() if failure.needs_reset)
