@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
 import threading
 from multiprocessing.connection import Connection
@@ -12,30 +13,33 @@ __all__ = ["main"]
 
 
 def main(descriptor: int) -> None:
-    """Receive a function over an inherited pipe, call it, and send what it says.
-
-    A thread ends the process, and with it its workers, as soon as the parent is gone.
-    """
+    """Receive a function over an inherited pipe, call it, and send what it says."""
     import cloudpickle
     from threadpoolctl import threadpool_limits
 
     connection = Connection(descriptor)
-    function, arguments = cloudpickle.loads(connection.recv_bytes())
-    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
-    lock = threading.Lock()
+    function, arguments, takes_requests = cloudpickle.loads(connection.recv_bytes())
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_take_requests, args=(connection, requests), daemon=True).start()
 
     def send(*message: Any) -> None:
-        with lock:
-            connection.send_bytes(cloudpickle.dumps(message))
+        connection.send_bytes(cloudpickle.dumps(message))
 
     with threadpool_limits(1):
-        function(send, *arguments)
+        if takes_requests:
+            function(send, iter(requests.get, (None,)), *arguments)
+        else:
+            function(send, *arguments)
     send("finished")
 
 
-def _end_with_parent(connection: Connection) -> None:
+def _take_requests(connection: Connection, requests: queue.SimpleQueue[Any]) -> None:
+    """Queue the parent's requests; end the process as soon as the parent is gone."""
+    import cloudpickle
+
     try:
-        connection.recv_bytes()  # the parent never sends a second message
+        while True:
+            requests.put(cloudpickle.loads(connection.recv_bytes()))
     except (EOFError, OSError):
         os._exit(1)
 

@@ -17,15 +17,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe
+from types import TracebackType
 from typing import Any
 
 import cloudpickle
 import psutil
 
-__all__ = ["Ending", "run_isolated"]
+__all__ = ["Ending", "Isolated", "run_isolated"]
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR")}
 THREADS["VECLIB_MAXIMUM_THREADS"] = "1"
+CLOSING_S = 10
+"""Time that a process gets to end by itself when its work is done."""
 
 
 @dataclass(frozen=True)
@@ -57,82 +60,128 @@ class Ending:
         return f"the process ended with exit code {self.exitcode} in {self.at}{words}"
 
 
+class Isolated:
+    """A process that calls one function and reports.
+
+    As a context manager it ends the process, and everything the process started, on the
+    way out.
+
+    Args:
+        function: An importable function, called as ``function(send, *arguments)``. It
+            says where it is with ``send("at", label)``, which keeps the watchdog calm.
+        arguments: The function's arguments; they must pickle.
+        takes_requests: Call ``function(send, requests, *arguments)``, with an iterator
+            over what is passed to :meth:`tell`.
+    """
+
+    def __init__(self, function: Callable[..., None], *arguments: Any, takes_requests: bool = False) -> None:
+        self._at, self._hung, self._finished = "its start", False, False
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._connection, theirs = Pipe(duplex=True)
+        paths = os.pathsep.join(map(os.path.abspath, sys.path))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "joblib_envs.harness.child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env=os.environ | THREADS | {"PYTHONPATH": paths},
+                start_new_session=True,  # Ctrl-C reaches only the parent, which ends the children
+            )
+        self.tell(function, arguments, takes_requests)
+
+    def __enter__(self) -> Isolated:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(patience_s=CLOSING_S if kind is None else 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has ended the process yet."""
+        return not self._output.closed
+
+    def tell(self, *request: Any) -> None:
+        """Send a request; None ends the function's iterator. A process that is gone gets nothing."""
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(cloudpickle.dumps(request))
+
+    def listen(self, receive: Callable[..., None], silence_s: float, until: str = "finished") -> bool:
+        """Pass on what is sent, until a kind of message has come.
+
+        Args:
+            receive: Called as ``receive(kind, *values)``.
+            silence_s: The time without a word after which the process counts as hanging.
+            until: The kind of message.
+
+        Returns:
+            Whether it came; without it the process has ended, finished or hangs.
+        """
+        heard = time.monotonic()
+        kind = ""
+        with contextlib.suppress(EOFError, ConnectionError):
+            while kind != until and not self._finished:
+                ended = self._process.poll() is not None
+                # Forked workers keep the pipe open after a crash, so its end can't be waited for.
+                if self._connection.poll(0 if ended else 0.1):
+                    kind, *values = cloudpickle.loads(self._connection.recv_bytes())
+                    self._take(receive, kind, *values)
+                    heard = time.monotonic()
+                elif ended:
+                    break
+                elif time.monotonic() - heard > silence_s:
+                    self._hung = True
+                    break
+        return kind == until
+
+    def end(self, patience_s: float = CLOSING_S) -> Ending:
+        """End the process, and everything it started."""
+        if self.is_open:
+            exitcode = _end(self._process, 0 if self._hung else patience_s)
+            self._connection.close()
+            with self._output:
+                output = _last_line(self._output)
+            self._ending = Ending(self._finished, self._hung, exitcode, self._at, output)
+        return self._ending
+
+    def _take(self, receive: Callable[..., None], kind: str, *values: Any) -> None:
+        if kind == "at":
+            self._at = values[0]
+        elif kind == "finished":
+            self._finished = True
+        else:
+            receive(kind, *values)
+
+
 def run_isolated(
     function: Callable[..., None], *arguments: Any, receive: Callable[..., None], silence_s: float
 ) -> Ending:
     """Call ``function(send, *arguments)`` in a new process, until it returns.
 
     Args:
-        function: An importable function. What it sends is passed to ``receive``, but
-            for ``send("at", label)``, which tells the watchdog that it is alive.
-        arguments: Its arguments; they must pickle.
-        receive: Called as ``receive(kind, *values)`` in this process.
+        function: As for :class:`Isolated`.
+        arguments: As for :class:`Isolated`.
+        receive: Called as ``receive(kind, *values)`` for what it sends.
         silence_s: The time without a word after which it counts as hanging.
 
     Returns:
         How it ended. The process and everything it started are gone.
     """
-    ours, theirs = Pipe(duplex=True)
-    environment = os.environ | THREADS | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    with tempfile.TemporaryFile() as output, ours:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "joblib_envs.harness.child", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
-        watch = _Watch(process, ours, receive)
-        try:
-            with contextlib.suppress(EOFError, ConnectionError):
-                ours.send_bytes(cloudpickle.dumps((function, arguments)))
-                watch.listen(silence_s)
-        finally:
-            exitcode = _end(process, at_once=watch.hung)
-        return Ending(watch.finished, watch.hung, exitcode, watch.at, _last_line(output))
+    with Isolated(function, *arguments) as process:
+        process.listen(receive, silence_s)
+        return process.end()
 
 
-class _Watch:
-    """Listens to a process until it finishes, ends or falls silent."""
-
-    def __init__(self, process: subprocess.Popen[bytes], connection: Any, receive: Callable[..., None]) -> None:
-        self.at, self.hung, self.finished = "its start", False, False
-        self._process, self._connection, self._receive = process, connection, receive
-
-    def listen(self, silence_s: float) -> None:
-        """Pass on what is sent. An EOFError says that the process has ended."""
-        heard = time.monotonic()
-        while not self.finished:
-            ended = self._process.poll() is not None
-            # Forked workers keep the pipe open after a crash, so its end can't be waited for.
-            if self._connection.poll(0 if ended else 0.1):
-                self._take(*cloudpickle.loads(self._connection.recv_bytes()))
-                heard = time.monotonic()
-            elif ended:
-                return
-            elif time.monotonic() - heard > silence_s:
-                self.hung = True
-                return
-
-    def _take(self, kind: str, *values: Any) -> None:
-        if kind == "at":
-            self.at = values[0]
-        elif kind == "finished":
-            self.finished = True
-        else:
-            self._receive(kind, *values)
-
-
-def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> int:
     """Wait for the process, end what it left behind, and return its exit code."""
     children: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         children = psutil.Process(process.pid).children(recursive=True)
     try:
-        process.wait(timeout=0 if at_once or sys.exc_info()[0] else 10)
+        process.wait(timeout=patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):

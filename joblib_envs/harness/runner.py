@@ -14,8 +14,8 @@ from joblib_envs.harness.judge import Survey, judge, survey
 from joblib_envs.harness.machine import describe_machine
 from joblib_envs.harness.records import Cell, Judgement, Sample
 from joblib_envs.harness.results import ResultsFolder
+from joblib_envs.harness.rounds import Rounds
 from joblib_envs.harness.study import Study
-from joblib_envs.harness.timing import time_contenders
 
 __all__ = ["Progress", "cells_of", "run_study"]
 
@@ -140,35 +140,16 @@ class _CellRun:
             self._progress.note(f"{contender.title}: {judgement.verdict}: {judgement.reason}")
 
     def _time(self, contenders: list[Contender]) -> None:
-        """Time until all rounds are done, without those that crash, hang or raise."""
-        by_name = {contender.name: contender for contender in contenders}
-        next_round = 0
+        def add_sample(sample: Sample) -> None:
+            self._folder.add_sample(self._cell, sample)
+            self._progress.advance()
 
-        def receive(kind: str, *values: object) -> None:
-            nonlocal next_round
-            if kind == "failed":
-                name, reason = str(values[0]), str(values[1])
-                self._settle(by_name.pop(name), Judgement(Verdict.RAISES, reason, at="timing"))
-            elif isinstance(values[0], Sample):
-                self._folder.add_sample(self._cell, values[0])
-                next_round = values[0].round + 1
-                self._progress.begin(f"timing, round {next_round} of {self._study.rounds}")
-                self._progress.advance()
-
-        silence_s = self._study.hang_s + 10 * self._study.min_time_s
-        self._progress.begin("timing: warm-up")
-        while by_name and next_round < self._study.rounds:
-            ending = run_isolated(
-                time_contenders,
-                list(by_name.values()),
-                self._cell,
-                self._study.timing,
-                next_round,
-                receive=receive,
-                silence_s=silence_s,
-            )
-            if ending.finished or ending.at not in by_name:
-                break
-            verdict = Verdict.HANGS if ending.hung else Verdict.RAISES
-            reason = f"while timing: {ending.describe(silence_s)}"
-            self._settle(by_name.pop(ending.at), Judgement(verdict, reason, at="timing"))
+        rounds = Rounds(
+            contenders,
+            self._cell,
+            self._study.timing,
+            self._study.hang_s + 10 * self._study.min_time_s,
+            add_sample=add_sample,
+            drop=self._settle,
+        )
+        rounds.run(self._progress.begin)

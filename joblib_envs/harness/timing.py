@@ -1,14 +1,10 @@
-"""Times the correct contenders, all open at once, in shuffled rounds.
-
-The machine's mood changes over seconds; within a round it is nearly the same for all, so
-ratios are formed within rounds.
-"""
+"""Times one contender, turn by turn, in the process it is called in."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from joblib_envs.harness.contenders import Contender, VectorLike
 from joblib_envs.harness.records import Cell, Metric, Sample, Send, describe_error
 
-__all__ = ["Timing", "time_contenders"]
+__all__ = ["Timing", "time_contender"]
 
 ACTION_BATCHES = 64
 WARM_UP_CHUNKS = 6
@@ -41,51 +37,44 @@ class Timing:
     min_time_s: float
 
 
-def time_contenders(
-    send: Send, contenders: Sequence[Contender], cell: Cell, timing: Timing, first_round: int = 0
+def time_contender(
+    send: Send, requests: Iterator[tuple[int, int]], contender: Contender, cell: Cell, timing: Timing
 ) -> None:
-    """Open all contenders and send one ``"sample"`` for each in every round.
+    """Open a contender at the first request, and measure it at each one that follows.
 
-    ``"at"`` is sent before each turn; a contender that raises is dropped with
-    ``"failed"``, its name and the reason.
+    Args:
+        send: Is told ``"ready"`` once, then a ``"sample"`` for each request, or
+            ``"failed"`` with the reason, which is the end.
+        requests: The round and the position in it; the first means nothing.
+        contender: The contender.
+        cell: The work.
+        timing: How long a sample takes.
     """
-    actions = _sample_actions(cell)
-    runs: dict[str, _Run] = {}
-    for contender in contenders:
-        send("at", contender.name)
-        try:
-            run = _Run(contender, cell, actions)
-            runs[contender.name] = run
-            run.warm_up(timing.min_time_s / 2)
-        except Exception as error:
-            send("failed", contender.name, f"while timing: {describe_error(error)}")
-            runs.pop(contender.name, None)
-    shuffle = np.random.default_rng([cell.seed, first_round])
-    for number in range(first_round, timing.rounds):
-        for position, at in enumerate(shuffle.permutation(len(runs))):
-            name = list(runs)[at]
-            send("at", name)
-            try:
-                send("sample", runs[name].measure(timing.min_time_s, number, position))
-            except Exception as error:
-                send("failed", name, f"while timing: {describe_error(error)}")
-                runs[name].failed = True
-        runs = {name: run for name, run in runs.items() if not run.failed}
-    for name, run in runs.items():
-        send("at", name)
-        run.envs.close()
+    next(requests)
+    try:
+        send("at", "opening it")
+        run = _Run(contender, cell)
+        send("at", "warm-up")
+        run.warm_up(timing.min_time_s / 2)
+        send("ready")
+        for number, position in requests:
+            send("at", f"round {number + 1}")
+            send("sample", run.measure(timing.min_time_s, number, position))
+    except Exception as error:
+        send("failed", f"while timing: {describe_error(error)}")
+        return
+    run.envs.close()
 
 
 class _Run:
     """One open contender, in the middle of its episodes."""
 
-    def __init__(self, contender: Contender, cell: Cell, actions: Sequence[Any]) -> None:
+    def __init__(self, contender: Contender, cell: Cell) -> None:
         self.name = contender.name
-        self.failed = False
         self.num_envs = cell.num_envs
         self.envs: VectorLike = contender.build(cell.environment, cell.num_envs, cell.n_jobs)
         self.envs.reset(seed=cell.seed)
-        self._actions = itertools.cycle(actions)
+        self._actions = itertools.cycle(_sample_actions(cell))
         self._ended = 0  # sub-environments whose next step only resets
 
     def warm_up(self, chunk_s: float) -> None:

@@ -14,10 +14,11 @@ from joblib_envs.harness.machine import describe_machine
 from joblib_envs.harness.recommendation import recommend
 from joblib_envs.harness.records import Judgement, Metric, Sample
 from joblib_envs.harness.results import ResultsFolder, load_results
+from joblib_envs.harness.rounds import Rounds
 from joblib_envs.harness.runner import run_study
 from joblib_envs.harness.study import Study
 from joblib_envs.harness.summary import estimate_median, summarise
-from joblib_envs.harness.timing import Timing, time_contenders
+from joblib_envs.harness.timing import Timing, time_contender
 
 
 class Silence:
@@ -32,37 +33,62 @@ def counting_study(*contenders, **changes):
     return Study("counted", (EnvironmentSource(COUNTING, {"episode_length": 3}),), contenders, **values)
 
 
-def timed(*contenders, rounds=2, **kwargs):
+def timed(contender, requests, **kwargs):
+    """Return what a contender says when it is asked for one sample a request."""
     said = []
     cell = counting_cell(**kwargs)
-    time_contenders(lambda *message: said.append(message), contenders, cell, Timing(rounds, 1e-9))
+    asked = iter([(0, 0), *requests])
+    time_contender(lambda *message: said.append(message), asked, contender, cell, Timing(1, 1e-9))
     return said
 
 
 def test_steps_that_only_reset_are_not_counted():
-    samples = [m[1] for m in timed(Fake("none"), rounds=12, num_envs=2, episode_length=3) if m[0] == "sample"]
+    said = timed(Fake("none"), [(number, 0) for number in range(12)], num_envs=2, episode_length=3)
 
     # One call a sample: of four calls, three step both sub-environments and one resets both.
+    samples = [message[1] for message in said if message[0] == "sample"]
     assert sum(sample.calls for sample in samples) == 12
     assert sum(sample.env_steps for sample in samples) == 18
     assert sum(sample.reset_steps for sample in samples) == 6
 
 
-def test_each_round_runs_each_contender_once():
-    said = timed(Fake("one"), Fake("two"), Fake("three"), rounds=3)
+def test_a_contender_that_raises_while_timing_says_why():
+    said = timed(Fake("raises"), [(0, 0)] * 3)
 
-    samples = [message[1] for message in said if message[0] == "sample"]
-    assert sorted((sample.round, sample.position) for sample in samples) == [
-        (r, p) for r in range(3) for p in range(3)
-    ]
-    assert {sample.contender for sample in samples} == {"one", "two", "three"}
+    assert said[-1] == ("failed", "while timing: RuntimeError: step 3 is one too many")
 
 
-def test_a_contender_that_raises_while_timing_is_dropped():
-    said = timed(Fake("raises"), Fake("two"))
+def rounds_of(*contenders, count=3):
+    """Return the samples of all rounds, and the verdicts of those that were dropped."""
+    samples, dropped = [], {}
+    rounds = Rounds(
+        contenders,
+        counting_cell(),
+        Timing(count, 1e-9),
+        silence_s=5.0,
+        add_sample=samples.append,
+        drop=lambda contender, judgement: dropped.update({contender.name: judgement}),
+    )
+    rounds.run(lambda text: None)
+    return samples, dropped
 
-    assert [message[1] for message in said if message[0] == "failed"] == ["raises"]
-    assert {message[1].contender for message in said if message[0] == "sample"} == {"two"}
+
+def test_each_round_lets_each_contender_take_one_turn():
+    samples, dropped = rounds_of(Fake("one"), Fake("two"), Fake("three"))
+
+    turns = [(sample.round, sample.position) for sample in samples]
+    assert turns == [(number, position) for number in range(3) for position in range(3)]
+    assert len({(sample.contender, sample.round) for sample in samples}) == 9
+    assert dropped == {}
+
+
+def test_a_contender_that_crashes_while_timing_is_dropped_and_the_others_go_on():
+    samples, dropped = rounds_of(Fake("one"), Fake("crashes"))
+
+    assert [sample.round for sample in samples if sample.contender == "one"] == [0, 1, 2]
+    assert dropped.keys() == {"crashes"}
+    assert dropped["crashes"].verdict is Verdict.RAISES
+    assert "exit code 3" in dropped["crashes"].reason
 
 
 def test_a_run_survives_crashes_and_hangs_and_writes_every_file(tmp_path, fakes):
