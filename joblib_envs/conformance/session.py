@@ -159,6 +159,10 @@ class Session:
             )
         ) from cause
 
+    def forget(self) -> None:
+        """Leave the operations so far out of later faults, where programs are independent."""
+        self._history.clear()
+
     def note(self, text: str) -> None:
         """Add a line to the operations that a fault lists."""
         self._history.append(text)
