@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import find_highest_version, parse_env_id
 
+from joblib_envs.envs.registration import register
 from joblib_envs.errors import ArgumentError
 
 __all__ = ["EnvironmentSource"]
@@ -46,6 +48,7 @@ class EnvironmentSource:
                 return env
             return gymnasium.make(self._name, **self.kwargs)
         _import_from_working_directory(self.target)
+        register()
         return gymnasium.make(self.target, **self.kwargs)
 
     @property
@@ -147,7 +150,11 @@ def _import_from_working_directory(target: str) -> None:
 
 
 def _check_id(env_id: str, prefix: str) -> None:
+    register()
     try:
+        namespace, name, version = parse_env_id(env_id)
+        if version is None and find_highest_version(namespace, name) is not None:
+            return  # gymnasium.make takes the newest
         gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
         raise ArgumentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.contenders import BASELINE, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
+from joblib_envs.harness.records import NOT_RUN
 from joblib_envs.harness.summary import CellSummary, Line
 
 __all__ = ["recommend"]
@@ -21,10 +22,10 @@ def recommend(cell: CellSummary, source: EnvironmentSource) -> tuple[str, str]:
     ours = next((line for line in timed if line.ours), None)
     if best.contender in IN_PROCESS:
         kept = next((line for line in timed if line.contender == "gymnasium_sync"), ours or best)
-        sentence = f"Nothing parallel pays here: {_speed(best)} is the fastest, so stay in one process."
+        sentence = f"Nothing parallel pays here: the fastest is {_speed(best)}, so stay in one process."
         return f"{sentence}{_ours_beside(ours, best)}", _code(kept, cell, source)
     if not best.ours:
-        return f"{_speed(best)} is the fastest here.{_ours_beside(ours, best)}", _code(best, cell, source)
+        return f"The fastest here is {_speed(best)}.{_ours_beside(ours, best)}", _code(best, cell, source)
     others = next((line for line in timed if not line.ours), None)
     versus = f" ({_median(best) / _median(others):.2g} times {others.title})" if others else ""
     tied = "" if others is None or not _overlap(best, others) else ", though the intervals overlap"
@@ -33,9 +34,7 @@ def recommend(cell: CellSummary, source: EnvironmentSource) -> tuple[str, str]:
 
 def _without_times(cell: CellSummary) -> str:
     verdicts = {line.verdict for line in cell.lines}
-    if verdicts == {Verdict.NOT_REPRODUCIBLE} or (
-        Verdict.NOT_REPRODUCIBLE in verdicts and Verdict.CORRECT not in verdicts
-    ):
+    if Verdict.NOT_REPRODUCIBLE in verdicts and Verdict.CORRECT not in verdicts:
         return (
             "The environment differs from itself when rebuilt with the same seeds, so nothing can be called "
             "correct: draw all its random numbers from `self.np_random`."
@@ -43,6 +42,8 @@ def _without_times(cell: CellSummary) -> str:
     if Verdict.CORRECT in verdicts:
         correct = [line.title for line in cell.lines if line.verdict is Verdict.CORRECT]
         return f"Correct here: {', '.join(correct)}; nothing was timed."
+    if all(line.reason.startswith(NOT_RUN) for line in cell.lines):
+        return "The environment itself fails, in a plain loop too: mend it first."
     return "No contender is correct here, so nothing can be recommended."
 
 
@@ -54,7 +55,7 @@ def _code(line: Line, cell: CellSummary, source: EnvironmentSource) -> str:
 def _ours_beside(ours: Line | None, best: Line) -> str:
     if ours is None:
         return ""
-    return f" The fastest BatchEnv is {_speed(ours)}, {_median(ours) / _median(best):.2g} of that."
+    return f" The fastest of ours is {_speed(ours)}, {_median(ours) / _median(best):.2g} times that."
 
 
 def _speed(line: Line) -> str:

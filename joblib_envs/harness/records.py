@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.environments import EnvironmentSource
 
-__all__ = ["Cell", "Judgement", "Metric", "Sample", "Send", "describe_error"]
+__all__ = ["NOT_RUN", "Cell", "Judgement", "Metric", "Sample", "Send", "describe_error"]
+
+NOT_RUN = "not run: "
+"""Begins the reason of contenders that were spared an environment that fails by itself."""
 
 Send = Callable[..., None]
 """What a child process reports with: ``send(kind, *values)``."""

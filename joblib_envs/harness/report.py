@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -33,9 +34,8 @@ def print_results(recorded: Recorded, console: Console) -> None:
     """Print each cell's table, the reasons below it, and what to use."""
     for cell in summarise(recorded):
         console.print(_table(cell))
-        for line in cell.lines:
-            if line.verdict is not Verdict.CORRECT:
-                console.print(f"  {escape(line.title)}: {line.verdict}: {escape(line.reason)}", highlight=False)
+        for titles, verdict, reason in _reasons(cell):
+            console.print(f"  {escape(titles)}: {verdict}: {escape(reason)}", highlight=False)
         sentence, code = recommend(cell, _source(recorded.study, cell))
         console.print(f"\n{escape(sentence)}", highlight=False)
         if code:
@@ -49,6 +49,16 @@ def results_as_json(recorded: Recorded) -> dict[str, Any]:
         sentence, code = recommend(cell, _source(recorded.study, cell))
         cells.append(asdict(cell) | {"recommendation": sentence, "code": code})
     return {"study": recorded.study.name, "cells": cells, "machine": recorded.machine}
+
+
+def _reasons(cell: CellSummary) -> Iterator[tuple[str, Verdict, str]]:
+    """Yield each reason once, with the titles of all that share it."""
+    grouped: dict[tuple[Verdict, str], list[str]] = {}
+    for line in cell.lines:
+        if line.verdict is not Verdict.CORRECT:
+            grouped.setdefault((line.verdict, line.reason), []).append(line.title)
+    for (verdict, reason), titles in grouped.items():
+        yield ", ".join(titles), verdict, reason
 
 
 def _source(study: Study, cell: CellSummary) -> Any:

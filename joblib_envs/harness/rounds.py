@@ -63,7 +63,8 @@ class Rounds:
                 begin(f"timing, round {number + 1} of {self._timing.rounds}")
                 order = shuffle.permutation(len(open_))
                 for position, at in enumerate(order):
-                    self._take_turn(*open_[at], (number, position), "sample")
+                    contender, process = open_[at]
+                    self._take_turn(contender, process, (number, position), "sample")
                 open_ = [turn for turn in open_ if turn[1].is_open]
             for _, process in open_:
                 process.tell(None)

@@ -12,7 +12,7 @@ from joblib_envs.harness.contenders import Contender, select_contenders
 from joblib_envs.harness.isolation import run_isolated
 from joblib_envs.harness.judge import Survey, judge, survey
 from joblib_envs.harness.machine import describe_machine
-from joblib_envs.harness.records import Cell, Judgement, Sample
+from joblib_envs.harness.records import NOT_RUN, Cell, Judgement, Sample
 from joblib_envs.harness.results import ResultsFolder
 from joblib_envs.harness.rounds import Rounds
 from joblib_envs.harness.study import Study
@@ -84,7 +84,7 @@ class _CellRun:
         correct = []
         for contender in self._contenders:
             if surveyed.fault:
-                self._settle(contender, Judgement(Verdict.RAISES, f"not run: {surveyed.fault}"))
+                self._settle(contender, Judgement(Verdict.RAISES, f"{NOT_RUN}{surveyed.fault}"))
                 self._progress.advance()
                 continue
             self._progress.begin(f"judging {contender.title}")
