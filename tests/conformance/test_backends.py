@@ -18,8 +18,9 @@ from joblib_envs.conformance import (
     check_vector_env,
     standard_workloads,
 )
-from tests.conformance.conftest import ALL, BACKENDS, NUM_ENVS, Backend, workload_named
-from tests.conformance.strategies import programs
+
+from .conftest import ALL, BACKENDS, NUM_ENVS, Backend, workload_named
+from .strategies import programs
 
 # One of each kind of trouble; their batches are kept for many programs.
 DRAWN = ["wrapped_counting", "buffer_reusing", "echo[dict]", "infos[coming_and_going]", "infos[dict_then_scalar]"]

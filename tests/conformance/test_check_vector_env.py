@@ -24,7 +24,8 @@ from joblib_envs.conformance import (
     standard_workloads,
 )
 from joblib_envs.envs import BufferReusingEnv, CountingEnv, GlobalRandomEnv
-from tests.conformance import mutants
+
+from . import mutants
 
 COUNTING = Workload("counting", (partial(CountingEnv, 2),) * 3)
 FEW = ["wrapped_counting", "buffer_reusing", "space[dict]", "echo[tuple]", "infos[some_empty]", "CartPole-v1"]

@@ -8,14 +8,19 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from joblib_envs.conformance import ConformanceError, check_vector_env, find_faults
-from tests.conformance.careful import CarefulVectorEnv
-from tests.conformance.mutants import MUTANTS, Mutant
+
+from .careful import CarefulVectorEnv
+from .mutants import Mutant
+from .strict_mutants import MUTANTS
+
+# What joblib-envs promises beyond Gymnasium shows on these; the check on all takes seconds.
+SHOWS_STRICT_FAULTS = ["counting", "buffer_reusing", "infos[int_then_float]"]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_planted_fault_is_found_and_named(mutant: Mutant) -> None:
     with pytest.raises(ConformanceError) as caught:
-        check_vector_env(mutant.cls, strict=mutant.strict)
+        check_vector_env(mutant.cls, strict=mutant.strict, environments=SHOWS_STRICT_FAULTS if mutant.strict else None)
 
     assert re.search(mutant.field, caught.value.fault.field), str(caught.value)
 
