@@ -13,7 +13,7 @@ import functools
 import hashlib
 import pickle
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,8 @@ class ProbeResult:
     """What the probe found out.
 
     Attributes:
-        verdict: ``correct``, ``wrong``, ``raises``, ``not_reproducible``, ``hangs`` or ``incomplete``.
+        verdict: ``correct``, ``wrong``, ``raises``, ``not_reproducible``, ``hangs``, or
+            ``unavailable`` where no instance could be made.
         reason: Why, in words; empty for ``correct``.
     """
 
@@ -81,7 +82,7 @@ def require_travelling_state(packed_factories: Iterable[bytes], label: str, num_
     _known.update(zip(unknown, probe(list(unknown.values()), num_threads), strict=True))
     for key in packed:
         result = _known[key]
-        if result.verdict is not Verdict.CORRECT:
+        if result.verdict not in (Verdict.CORRECT, Verdict.UNAVAILABLE):
             raise StateCannotTravelError(
                 f"tasks execution on a process backend would send {label} to a worker and back at each call, and its "
                 f"state can't be trusted to survive that: {result.reason}. Use execution='actors' (the default on "
@@ -134,9 +135,12 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
     """In the first fresh process: compare two instances, then pickle a third at several moments."""
     made: list[gymnasium.Env[Any, Any]] = []
     try:
-        factory = pickle.loads(packed_factory)
-        for _ in range(4):
-            made.append(factory())
+        try:
+            factory = pickle.loads(packed_factory)
+            for _ in range(4):
+                made.append(factory())
+        except Exception:  # building the batch will meet the same and say it better
+            return ProbeResult(Verdict.UNAVAILABLE, "it can't be made")
         actions, num_before = _sampled_actions(made[3])
         control = _whole_run(made[0], actions)
         difference = first_difference(control, _whole_run(made[1], actions), "the run")
@@ -157,8 +161,8 @@ def _sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
     """Sample the actions, fewer where a step is slow, after one step that tells how slow."""
     env.action_space.seed(_SEED)
     started = time.perf_counter()
-    env.reset(seed=_SEED)
-    env.step(env.action_space.sample())
+    _tried(env.reset, seed=_SEED)
+    _tried(env.step, env.action_space.sample())
     cost_s = time.perf_counter() - started
     affordable = int(_BUDGET_S / max(cost_s * 12, 1e-9))
     num_before = max(2, min(_STEPS_BEFORE, affordable))
@@ -167,36 +171,51 @@ def _sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
 
 
 def _whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any, ...]:
-    trace: list[Any] = [_snapshot(env.reset(seed=_SEED))]
-    return (*trace, *_go_on(env, actions, ended=False)[0])
+    first = _tried(env.reset, seed=_SEED)
+    return (first, *_go_on(env, actions, ended=False))
 
 
-def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool) -> tuple[tuple[Any, ...], bool]:
-    """Step, with a reset without a seed after each end and once in the middle."""
+def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool) -> tuple[Any, ...]:
+    """Step, with a reset without a seed after each end, once in the middle, and last."""
     trace: list[Any] = []
     for number, action in enumerate(actions):
         if ended or number == len(actions) // 2:
-            trace.append(_snapshot(env.reset()))
-        step = env.step(action)
-        ended = bool(step[2] or step[3])
-        trace.append(_snapshot(step))
-    trace.append(_snapshot(env.reset()))
-    return tuple(trace), ended
+            trace.append(_tried(env.reset))
+        step = _tried(env.step, action)
+        ended = _has_ended(step)
+        trace.append(step)
+    trace.append(_tried(env.reset))
+    return tuple(trace)
+
+
+def _tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a call returns, or how it raised, which a faithful copy does alike.
+
+    A snapshot, since the environment may reuse its buffers.
+    """
+    try:
+        returned = call(*args, **kwargs)
+    except Exception as error:
+        return "raised", type(error).__name__, str(error)
+    return pickle.loads(cloudpickle.dumps(returned))
+
+
+def _has_ended(step: Any) -> bool:
+    return step[0] == "raised" if len(step) == 3 else bool(step[2] or step[3])
 
 
 def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int) -> ProbeResult | bytes:
     """Pickle the environment after its reset, in mid-episode and where an episode has ended."""
     moments: list[_Moment] = []
-    env.reset(seed=_SEED)
+    _tried(env.reset, seed=_SEED)
     tail = tuple(actions[num_before:])
     moments.append(_taken("just after a reset", env, tail, ended=False))
-    env.reset(seed=_SEED)
+    _tried(env.reset, seed=_SEED)
     ended = False
     for action in actions[:num_before]:
         if ended:
-            env.reset()
-        step = env.step(action)
-        ended = bool(step[2] or step[3])
+            _tried(env.reset)
+        ended = _has_ended(_tried(env.step, action))
     moments.append(_taken("in mid-episode", env, tail, ended=ended))
     if _run_to_an_end(env, actions):
         moments.append(_taken("at the end of an episode", env, tail, ended=True))
@@ -205,13 +224,13 @@ def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int) 
 
 def _run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> bool:
     """Step until an episode ends; False where it doesn't within the time."""
-    env.reset()
+    _tried(env.reset)
     give_up = time.perf_counter() + _BUDGET_S / 5
     number = 0
     while time.perf_counter() < give_up and number < 1000:
-        step = env.step(actions[number % len(actions)])
+        step = _tried(env.step, actions[number % len(actions)])
         number += 1
-        if step[2] or step[3]:
+        if _has_ended(step):
             return True
     return False
 
@@ -223,7 +242,7 @@ def _taken(name: str, env: gymnasium.Env[Any, Any], actions: tuple[Any, ...], *,
         raise pickle.PicklingError(f"it can't be pickled {name}: {type(error).__name__}: {error}") from error
     # The one that stayed goes on after the pickle was taken: an outside simulator that a
     # copy would share has moved by the time the copy steps.
-    return _Moment(name, state, actions, _go_on(env, actions, ended=ended)[0])
+    return _Moment(name, state, actions, _go_on(env, actions, ended=ended))
 
 
 def _arrive(moments: bytes) -> ProbeResult:
@@ -235,7 +254,7 @@ def _arrive(moments: bytes) -> ProbeResult:
             try:
                 env, ended = pickle.loads(state)
                 made.append(env)
-                got = _go_on(env, actions, ended=ended)[0]
+                got = _go_on(env, actions, ended=ended)
             except Exception as error:
                 return ProbeResult(
                     Verdict.WRONG,
@@ -250,11 +269,6 @@ def _arrive(moments: bytes) -> ProbeResult:
                     f"a copy pickled {name} goes on differently ({difference}), so the pickle drops state",
                 )
     return ProbeResult(Verdict.CORRECT)
-
-
-def _snapshot(value: Any) -> Any:
-    """Keep what was returned, though the environment may reuse its buffers."""
-    return pickle.loads(cloudpickle.dumps(value))
 
 
 def _close(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:

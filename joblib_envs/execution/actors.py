@@ -119,8 +119,9 @@ class Actors:
             try:
                 host.finish(deadline)
             except (TimeoutError, WorkerDiedError):
-                at_rest = False
-            self._awaited.remove(host)
+                at_rest = False  # it stays awaited: close() knows that it won't listen
+            else:
+                self._awaited.remove(host)
         self._end()
         return at_rest
 

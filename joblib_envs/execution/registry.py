@@ -6,12 +6,15 @@ A backend that joblib knows and this registry doesn't runs as it is, in tasks ex
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 import joblib.parallel
+from joblib._memmapping_reducer import SYSTEM_SHARED_MEM_FS, SYSTEM_SHARED_MEM_FS_MIN_SIZE
 from joblib.parallel import (
     LokyBackend,
     MultiprocessingBackend,
@@ -60,8 +63,29 @@ class _WaitingPool(_Waiting, MultiprocessingBackend):  # type: ignore[misc]
 
 
 class _WaitingLoky(_Waiting, LokyBackend):  # type: ignore[misc]
+    def configure(self, *args: Any, temp_folder: str | None = None, **kwargs: Any) -> Any:
+        # joblib 1.6.0 makes a folder for large arrays, which stays until the program ends, unless
+        # it is told where such folders go; ours are never needed, hence never made there.
+        return super().configure(*args, temp_folder=temp_folder or _joblib_temp_folder(), **kwargs)
+
     def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
         return out.result(timeout)
+
+
+def _joblib_temp_folder() -> str:
+    """Return the folder that joblib would choose for large arrays.
+
+    The executor is shared with the user's own calls, whose arrays must go where they always do.
+    """
+    chosen = os.environ.get("JOBLIB_TEMP_FOLDER")
+    if chosen is not None:
+        return chosen
+    try:
+        usage = os.statvfs(SYSTEM_SHARED_MEM_FS)
+    except (AttributeError, OSError):
+        return tempfile.gettempdir()
+    is_large = usage.f_bsize * usage.f_bavail > SYSTEM_SHARED_MEM_FS_MIN_SIZE
+    return SYSTEM_SHARED_MEM_FS if is_large and os.access(SYSTEM_SHARED_MEM_FS, os.W_OK) else tempfile.gettempdir()
 
 
 @dataclass(frozen=True)
@@ -72,7 +96,6 @@ class BackendEntry:
         joblib_class: joblib's class; instances of subclasses are somebody else's backends.
         new_host: Makes the actors' hosts; None where the backend has no actors.
         tasks_class: The variant for tasks execution.
-        keeps_pool: Whether tasks keep one pool open for the batch's life.
         always_caller: Whether the caller is the only worker.
         caller_steps: Whether the caller steps a shard unless told otherwise.
     """
@@ -80,7 +103,6 @@ class BackendEntry:
     joblib_class: type[ParallelBackendBase]
     new_host: HostFactory | None = None
     tasks_class: type[ParallelBackendBase] | None = None
-    keeps_pool: bool = True
     always_caller: bool = False
     caller_steps: bool = False
 
@@ -88,9 +110,7 @@ class BackendEntry:
 BACKENDS: dict[str, BackendEntry] = {
     "sequential": BackendEntry(SequentialBackend, new_host=ThreadHost, always_caller=True, caller_steps=True),
     "threading": BackendEntry(ThreadingBackend, new_host=ThreadHost, tasks_class=_WaitingThreads),
-    "loky": BackendEntry(
-        LokyBackend, new_host=ProcessHost, tasks_class=_WaitingLoky, keeps_pool=False, caller_steps=True
-    ),
+    "loky": BackendEntry(LokyBackend, new_host=ProcessHost, tasks_class=_WaitingLoky, caller_steps=True),
     "multiprocessing": BackendEntry(MultiprocessingBackend, tasks_class=_WaitingPool),
 }
 
@@ -161,16 +181,14 @@ class ChosenBackend:
             assert self.entry is not None  # choose_backend saw to it
             assert self.entry.new_host is not None
             return Actors(plan, self.entry.new_host)
-        backend, keeps_pool = self.instance, True
-        if self.entry is not None:
-            keeps_pool = self.entry.keeps_pool
-            if self.entry.tasks_class is not None:
-                backend = self.entry.tasks_class(
-                    nesting_level=self.instance.nesting_level,
-                    inner_max_num_threads=self.instance.inner_max_num_threads,
-                    **self.instance.backend_kwargs,
-                )
-        return Tasks(plan, backend, shares_memory=self.shares_memory, keeps_pool=keeps_pool)
+        backend = self.instance
+        if self.entry is not None and self.entry.tasks_class is not None:
+            backend = self.entry.tasks_class(
+                nesting_level=self.instance.nesting_level,
+                inner_max_num_threads=self.instance.inner_max_num_threads,
+                **self.instance.backend_kwargs,
+            )
+        return Tasks(plan, backend, shares_memory=self.shares_memory)
 
 
 def choose_backend(

@@ -37,17 +37,15 @@ class Tasks:
         plan: What to build.
         backend: joblib's backend, used as it is.
         shares_memory: Whether its workers see the caller's objects.
-        keeps_pool: Whether one ``Parallel`` serves all calls. Not for loky: its executor is
-            shared, and anybody may have shut it down between two calls.
     """
 
-    def __init__(self, plan: BatchPlan, backend: ParallelBackendBase, *, shares_memory: bool, keeps_pool: bool) -> None:
+    def __init__(self, plan: BatchPlan, backend: ParallelBackendBase, *, shares_memory: bool) -> None:
         self._limit = plan.limit
         self.shards = split_evenly(len(plan.factories), plan.n_jobs)
         self.num_workers = plan.n_jobs
         self._values: list[Any] = []
         self._shares_memory = shares_memory
-        self._calls = _ParallelCalls(backend, plan.n_jobs, keeps_pool)
+        self._calls = _ParallelCalls(backend, plan.n_jobs)
         self._begun: list[Request] = []
         self._leaves: Sequence[Leaf] = ()
         self.placement = tuple(f"task-{number}" for number, shard in enumerate(self.shards) for _ in shard)
@@ -133,10 +131,11 @@ class Tasks:
         return (_run_shared if self._shares_memory else _run_travelling), (value, request, self._leaves)
 
     def _run(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-        """Make the calls side by side; where a worker process was lost, once more and one by one.
+        """Make the calls side by side; where workers were lost, once more and one by one.
 
-        A call on a travelling shard changes nothing but its answer, so it may be repeated.
-        One that loses its worker again is that shard's own doing.
+        Anybody may have shut joblib's shared executor down. A call on a travelling shard changes
+        nothing but its answer, so it may be repeated. One that loses its worker again is that
+        shard's own doing.
         """
         if self._shares_memory:
             self._limit.acquire()
@@ -184,19 +183,17 @@ class Tasks:
 
 
 class _ParallelCalls:
-    """Calls through ``joblib.Parallel``, with settings of its own whatever the context says."""
+    """Calls through one ``joblib.Parallel``, with settings of its own whatever the context says."""
 
-    def __init__(self, backend: ParallelBackendBase, n_jobs: int, keeps_pool: bool) -> None:
+    def __init__(self, backend: ParallelBackendBase, n_jobs: int) -> None:
         self._backend = backend
         self._n_jobs = n_jobs
-        self._keeps_pool = keeps_pool
-        self._kept: Parallel | None = None
+        self._open: Parallel | None = None
 
     def __call__(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-        tasks = [delayed(function)(*args) for function, args in calls]
-        parallel = self._kept
-        if parallel is None:
-            # max_nbytes=None: else large arrays would arrive as read-only memory maps.
+        if self._open is None:
+            # Kept open: with joblib 1.6.0, each configuration of loky leaves a folder and an exit
+            # function behind. max_nbytes=None, or large arrays would arrive as read-only maps.
             parallel = Parallel(
                 n_jobs=self._n_jobs,
                 backend=self._backend,
@@ -207,10 +204,9 @@ class _ParallelCalls:
                 prefer=None,
                 require=None,
             )
-            if self._keeps_pool:
-                self._kept = parallel.__enter__()
+            self._open = parallel.__enter__()
         try:
-            answers: list[Any] = parallel(tasks)
+            answers: list[Any] = self._open([delayed(function)(*args) for function, args in calls])
         except BaseException:
             # A Parallel object that raised is thrown away: joblib 1.6.0 keeps the failed call's
             # queued tasks in it and would run them in the next call.
@@ -219,10 +215,10 @@ class _ParallelCalls:
         return answers
 
     def throw_away(self) -> None:
-        """End the kept pool, if there is one."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.__exit__(None, None, None)
+        """End the Parallel object, if there is one."""
+        used, self._open = self._open, None
+        if used is not None:
+            used.__exit__(None, None, None)
 
 
 class _Local:
