@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from joblib_envs import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,7 +25,7 @@ INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="joblib-envs")
+@click.version_option(__version__)
 def main() -> None:
     """Compare ways to step Gymnasium environments in parallel: right first, then fast.
 
@@ -170,6 +172,9 @@ def _errors_as_messages() -> Iterator[None]:
         yield
     except ArgumentError as error:
         click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        click.echo(f"Error: {error.strerror}: {error.filename!r}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)

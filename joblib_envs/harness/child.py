@@ -17,6 +17,7 @@ def main(descriptor: int) -> None:
     import cloudpickle
     from threadpoolctl import threadpool_limits
 
+    os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     function, arguments, takes_requests = cloudpickle.loads(connection.recv_bytes())
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()

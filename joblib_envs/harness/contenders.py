@@ -147,9 +147,12 @@ class BatchEnvContender:
 
     def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:
         """Return the line that builds it."""
+        from joblib_envs.execution import executions_of
+
+        is_default = self.execution == executions_of(self.backend)[0]
+        execution = "" if is_default else f', execution="{self.execution}"'
         return source.code(
-            f'envs = BatchEnv({{env}}, {num_envs}, backend="{self.backend}", '
-            f'execution="{self.execution}", n_jobs={n_jobs}{{kwargs}})'
+            f'envs = BatchEnv({{env}}, {num_envs}, backend="{self.backend}"{execution}, n_jobs={n_jobs}{{kwargs}})'
         )
 
 

@@ -173,7 +173,7 @@ def _drive(
     missing = [operation.label for operation in program[done:] if operation.required]
     if missing:
         uncovered = ", ".join(dict.fromkeys(missing))
-        reason = f"agreed for {steps} steps, then the time was over; not covered: {uncovered}"
+        reason = f"agreed for {steps} steps, then time or memory was over; not covered: {uncovered}"
         return Judgement(Verdict.INCOMPLETE, reason, judged_steps=steps, episode_ends=ends.after(done)), first_reset_s
     return Judgement(Verdict.CORRECT, judged_steps=steps, episode_ends=ends.after(done)), first_reset_s
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.contenders import all_contenders
-from joblib_envs.harness.study import load_study
+from joblib_envs.harness.study import Study, load_study
 
 __all__ = ["list_everything"]
 
@@ -22,7 +23,7 @@ def list_everything(experiments: Path, results: Path) -> list[tuple[str, list[tu
         ),
         (
             f"results in {results}",
-            [(path.parent.name, _question(path)) for path in sorted(results.glob("*/study.toml"))],
+            [(path.parent.name, _answer(path)) for path in sorted(results.glob("*/study.toml"))],
         ),
     ]
 
@@ -35,7 +36,15 @@ def _backends() -> list[tuple[str, str]]:
 
 
 def _question(path: Path) -> str:
+    return _said(path, lambda study: study.question)
+
+
+def _answer(path: Path) -> str:
+    return _said(path, lambda study: study.answer or study.question)
+
+
+def _said(path: Path, words: Callable[[Study], str]) -> str:
     try:
-        return load_study(path).question
+        return " ".join(words(load_study(path)).split())
     except ArgumentError as error:
         return f"can't be read: {str(error).splitlines()[0]}"

@@ -66,10 +66,13 @@ def _source(study: Study, cell: CellSummary) -> Any:
 
 
 def _table(cell: CellSummary) -> Table:
-    table = Table(title=escape(cell.title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    table.add_column("contender", overflow="fold")
-    for heading in ("verdict", "steps/s", "95% interval", "speed-up", "start-up", "empty call"):
-        table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
+    table = Table(
+        title=escape(cell.title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, collapse_padding=True
+    )
+    table.add_column("contender", overflow="fold", min_width=15)
+    table.add_column("verdict", no_wrap=True)
+    for heading in ("steps/s", "95 %\ninterval", "speed-up", "start-up\nms", "empty\ncall ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for line in cell.lines:
         style = STYLES.get(line.verdict, "magenta")
         table.add_row(escape(line.title), f"[{style}]{line.verdict}[/]", *_numbers(line))
@@ -78,16 +81,16 @@ def _table(cell: CellSummary) -> Table:
 
 def _numbers(line: Line) -> tuple[str, ...]:
     return (
-        f"{line.env_steps_per_s.median:,.0f}" if line.env_steps_per_s else "-",
+        _short(line.env_steps_per_s.median) if line.env_steps_per_s else "-",
         _interval(line.env_steps_per_s),
         f"{line.speed_up.median:.3g}x" if line.speed_up else "-",
-        f"{line.start_up_s * 1e3:,.0f} ms" if line.start_up_s is not None else "-",
-        f"{line.empty_call_s * 1e3:.3g} ms" if line.empty_call_s is not None else "-",
+        f"{line.start_up_s * 1e3:,.0f}" if line.start_up_s is not None else "-",
+        f"{line.empty_call_s * 1e3:.3g}" if line.empty_call_s is not None else "-",
     )
 
 
 def _interval(estimate: Estimate | None) -> str:
-    return f"{_short(estimate.low)} .. {_short(estimate.high)}" if estimate else "-"
+    return f"{_short(estimate.low)}..{_short(estimate.high)}" if estimate else "-"
 
 
 def _short(value: float) -> str:

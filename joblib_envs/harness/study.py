@@ -31,6 +31,7 @@ class Study:
         n_jobs: The numbers of workers.
         question: What is asked, in words.
         expectation: What the author expected before running it.
+        answer: What the recorded results show, written after running it.
         seed: Seed of environments, actions and shuffles.
         rounds: Timing rounds; 0 asks for verdicts only.
         min_time_s: Time of a sample, at least.
@@ -45,6 +46,7 @@ class Study:
     n_jobs: tuple[int, ...]
     question: str = ""
     expectation: str = ""
+    answer: str = ""
     seed: int = 0
     rounds: int = 10
     min_time_s: float = 0.2
@@ -75,6 +77,7 @@ class Study:
             {
                 "question": self.question,
                 "expectation": self.expectation,
+                "answer": self.answer,
                 "contenders": list(self.contenders),
                 "seed": self.seed,
                 "environments": environments,
@@ -152,6 +155,7 @@ def _is_kwargs(value: Any) -> bool:
 STUDY_KEYS = {
     "question": _Key("text", _is_text),
     "expectation": _Key("text", _is_text),
+    "answer": _Key("text", _is_text),
     "contenders": _Key(
         'a list of contenders, such as ["plain_loop", "batch_env/*"]', _is_list_of(_is_text), required=True
     ),

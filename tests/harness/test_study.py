@@ -54,7 +54,7 @@ def test_a_written_study_is_read_back_equal(tmp_path):
         ('id = "CartPole-v1"', "id = 3", ["environments[0].id = 3"]),
         ('id = "CartPole-v1"', 'kwargs = "{"', ["environments[0].id is missing", "environments[0].kwargs"]),
         ('contenders = ["plain_loop"]', "contenders = []", ["contenders = []"]),
-        ('question = "Which?"', "question = 1\nanswer = 2", ["question = 1", "answer is not a key"]),
+        ('question = "Which?"', "question = 1\nverdict = 2", ["question = 1", "verdict is not a key"]),
         ('question = "Which?"', "seed = 1.5", ["seed = 1.5"]),
         ('question = "Which?"', "question = ", ["not TOML"]),
     ],
