@@ -443,4 +443,4 @@ def _close_unclosed(execution: Execution, owner_pid: int) -> None:
     """Close what the user didn't, when the batch is collected or the program ends; nobody is there to hear errors."""
     if os.getpid() == owner_pid:
         with contextlib.suppress(Exception):
-            execution.close()
+            execution.abandon()

@@ -23,7 +23,7 @@ from joblib.externals.loky.backend.context import get_context
 
 from joblib_envs.thread_limit import thread_variables
 
-__all__ = ["WorkerProcess", "run_in_fresh_process"]
+__all__ = ["WorkerProcess", "end_with_parent", "run_in_fresh_process"]
 
 _STOP_S = 2.0
 """How long a process may take to end by itself once asked."""
@@ -145,13 +145,28 @@ def _main(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # what an environment prints appears when it prints
-    threading.Thread(target=_end_with_parent, args=(lifeline, parent_pid), daemon=True).start()
+    end_with_parent(parent_pid, lifeline)
     target(connection, *args)
 
 
-def _end_with_parent(lifeline: Connection, parent_pid: int) -> None:
-    """End this process when the parent is gone, whatever the environments are doing."""
-    while not wait([lifeline], _PARENT_CHECK_S):
+def end_with_parent(parent_pid: int, lifeline: Connection | None = None) -> None:
+    """See to it that this process ends when its parent is gone, whatever the environments are doing.
+
+    Args:
+        parent_pid: The parent.
+        lifeline: A pipe whose other end only the parent holds; it tells at once.
+    """
+    is_child = lifeline is not None or os.getppid() == parent_pid  # a cluster's worker has another parent
+    if is_child and parent_pid not in _watched:
+        _watched.add(parent_pid)
+        threading.Thread(target=_watch_parent, args=(parent_pid, lifeline), daemon=True).start()
+
+
+_watched: set[int] = set()
+
+
+def _watch_parent(parent_pid: int, lifeline: Connection | None) -> None:
+    while not wait([lifeline] if lifeline is not None else [], _PARENT_CHECK_S):
         # The pipe stays open where another child of the parent has inherited it.
         if os.getppid() != parent_pid:
             break

@@ -141,6 +141,10 @@ class Actors:
             self._block.close()
         return closed
 
+    def abandon(self) -> None:
+        """Close a batch that nobody closed."""
+        self.close()
+
     def _make_hosts(self, plan: BatchPlan, new_host: HostFactory) -> None:
         for number, shard in enumerate(self.shards):
             construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)

@@ -79,6 +79,9 @@ class Execution(Protocol):
     def close(self, *, graceful: bool = True) -> Reply:
         """Close all sub-environments and end the workers. May be called again."""
 
+    def abandon(self) -> None:
+        """Close what can be closed when the batch was collected, or the program ends."""
+
     @property
     def shards(self) -> Sequence[range]:
         """The sub-environments of each shard."""

@@ -8,6 +8,7 @@ the caller keeps as they are: it never makes a copy of an environment itself.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from joblib_envs.execution.hosts import own_actions, worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
+from joblib_envs.processes import end_with_parent
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Leaf, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
@@ -92,18 +94,23 @@ class Tasks:
         return not self._shares_memory
 
     def close(self, *, graceful: bool = True) -> Reply:
-        """Close all sub-environments where that can be done."""
+        """Close all sub-environments: those that travel in workers, unless ``graceful`` is False."""
         values, self._values = self._values, []
         closed = Reply()
-        if graceful and values:
-            self._values = values
-            self.start([Request("close")] * len(self.shards))
-            try:
-                closed = self.finish()
-            finally:
-                self._values = []
-        self._calls.throw_away()
+        try:
+            if self._shares_memory:
+                closed = merge_replies([local.shard.close() for local in values], self.shards[: len(values)])
+            elif graceful and values:
+                answers = self._run([self._call(value, Request("close")) for value in values])
+                replies = [self._arrived(answer, shard)[0] for answer, shard in zip(answers, self.shards, strict=True)]
+                closed = merge_replies(replies, self.shards)
+        finally:
+            self._calls.throw_away()
         return closed
+
+    def abandon(self) -> None:
+        """Close without the workers' help: at the program's end, joblib must not be started once more."""
+        self.close(graceful=False)
 
     def _build(self, plan: BatchPlan) -> list[ShardDescription]:
         settings = OutputSettings.current()
@@ -121,11 +128,17 @@ class Tasks:
         for _, outcome, records in answers:
             replay(records)
             if isinstance(outcome, Failure):
-                made = [value for value, other, _ in answers if not isinstance(other, Failure)]
-                self._run([self._call(value, Request("close")) for value in made])
+                self._close_the_made([value for value, other, _ in answers if not isinstance(other, Failure)])
                 raise ConstructionFailed(outcome)
         self._values = [value for value, _, _ in answers]
         return [description for _, description, _ in answers]
+
+    def _close_the_made(self, values: list[Any]) -> None:
+        if self._shares_memory:
+            for local in values:
+                local.shard.close()
+        elif values:
+            self._run([self._call(value, Request("close")) for value in values])
 
     def _call(self, value: Any, request: Request) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return (_run_shared if self._shares_memory else _run_travelling), (value, request, self._leaves)
@@ -281,6 +294,8 @@ def _run_travelling(value: bytes, request: Request, leaves: Sequence[Leaf]) -> t
 @contextlib.contextmanager
 def _worker_settings(settings: OutputSettings, num_threads: int) -> Iterator[Relay]:
     """Hold the caller's warning filters, log levels and thread limit for one task, in a worker that others use too."""
+    if settings.pid != os.getpid():
+        end_with_parent(settings.pid)
     relay, limit = Relay(settings), ThreadLimit(num_threads)
     restore = relay.install()
     limit.acquire()
