@@ -18,7 +18,7 @@ from joblib_envs.harness.records import Cell, Judgement, Metric, Sample, Send, d
 from joblib_envs.harness.reference import Answer, EnvironmentFault, make_reference, record_answers
 from joblib_envs.harness.trivial import TrivialSource
 
-__all__ = ["Limits", "Survey", "judge", "survey"]
+__all__ = ["Limits", "Survey", "env_index_of", "judge", "survey"]
 
 MEMORY_BYTES = 500_000_000
 
@@ -202,7 +202,7 @@ def _compare(answer: Answer, got: dict[str, Any], *, lossless: bool) -> Judgemen
         value = got[name]
         difference = first_difference(wanted, value, name)
         if difference is not None:
-            index = _env_index(name, wanted, value, difference)
+            index = env_index_of(name, wanted, value, difference)
             return _wrong(answer.operation, index, difference)
     return None
 
@@ -222,7 +222,7 @@ def _wrong(operation: Operation, env_index: int | None, difference: Difference) 
     )
 
 
-def _env_index(name: str, wanted: Any, got: Any, difference: Difference) -> int | None:
+def env_index_of(name: str, wanted: Any, got: Any, difference: Difference) -> int | None:
     """Return the sub-environment in which two batches differ first, where one can be named."""
     if name == "observations" and not isinstance(wanted, np.ndarray):
         return _first_row(wanted, got)
@@ -252,12 +252,11 @@ def _first_number(path: str) -> int | None:
 
 
 def _raised(error: Exception, at: str) -> Judgement:
-    verdict = Verdict.RAISES
     if isinstance(error, StateCannotTravelError):
-        verdict = Verdict.REFUSED
-    elif isinstance(error, BackendUnavailableError):
-        verdict = Verdict.UNAVAILABLE
-    return Judgement(verdict, describe_error(error) if verdict is Verdict.RAISES else str(error), at=at)
+        return Judgement(Verdict.REFUSED, str(error), at=at)
+    if isinstance(error, BackendUnavailableError):
+        return Judgement(Verdict.UNAVAILABLE, str(error), at=at)
+    return Judgement(Verdict.RAISES, f"{describe_error(error)} (in {at})", at=at)
 
 
 def _measure_empty_call(send: Send, contender: Contender, cell: Cell, seconds: float) -> None:

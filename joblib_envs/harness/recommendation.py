@@ -25,7 +25,7 @@ def recommend(cell: CellSummary, source: EnvironmentSource) -> tuple[str, str]:
         sentence = f"Nothing parallel pays here: the fastest is {_speed(best)}, so stay in one process."
         return f"{sentence}{_ours_beside(ours, best)}", _code(kept, cell, source)
     if not best.ours:
-        hint = f" With n_jobs={cell.n_jobs}; more may pay where steps wait." if cell.n_jobs < cell.num_envs else ""
+        hint = f" It had n_jobs={cell.n_jobs}; more may pay where steps wait." if cell.n_jobs < cell.num_envs else ""
         sentence = f"The fastest here is {_speed(best)}.{_ours_beside(ours, best)}{hint if ours else ''}"
         return sentence, _code(best, cell, source)
     others = next((line for line in timed if not line.ours), None)

@@ -1,10 +1,11 @@
+import numpy as np
 import pytest
 from harness_fakes import Fake, counting_cell
 
-from joblib_envs.equality import Verdict
+from joblib_envs.equality import Difference, Verdict
 from joblib_envs.harness.contenders import select_contenders
 from joblib_envs.harness.environments import EnvironmentSource
-from joblib_envs.harness.judge import Limits, Survey, judge, survey
+from joblib_envs.harness.judge import Limits, Survey, env_index_of, judge, survey
 from joblib_envs.harness.records import Cell, Judgement, Metric, Sample
 
 LIMITS = Limits(overhead_s=0.0)
@@ -76,7 +77,7 @@ def test_an_exception_is_raises_with_its_step():
     judgement, _ = judged(Fake("raises"))
 
     assert judgement.verdict is Verdict.RAISES
-    assert (judgement.step, judgement.reason) == (3, "RuntimeError: step 3 is one too many")
+    assert (judgement.step, judgement.reason) == (3, "RuntimeError: step 3 is one too many (in step 3)")
 
 
 def test_a_refusal_and_a_missing_package_have_their_own_verdicts():
@@ -144,3 +145,28 @@ def test_the_loop_of_the_report_raises_and_its_half_form_is_wrong():
     assert (naive_judgement.verdict, naive_judgement.step) == (Verdict.RAISES, 1)
     assert naive_judgement.reason.startswith("ResetNeeded")
     assert (half_judgement.verdict, half_judgement.step) == (Verdict.WRONG, 2)
+
+
+def test_a_single_worker_is_not_an_excuse_for_the_report_s_loops():
+    cell = Cell(EnvironmentSource("CartPole-v1"), 1, 1, 0)
+    (half,) = select_contenders(["half_joblib"])
+
+    judgement, _ = judged(half, cell)
+
+    assert judgement.verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got"),
+    [
+        (np.zeros((3, 2)), np.array([[0, 0], [0, 0], [1, 0]], dtype=float)),
+        ({"a": np.zeros(3), "b": np.zeros((3, 1))}, {"a": np.array([0, 0, 1.0]), "b": np.zeros((3, 1))}),
+        ((np.zeros(3), {"b": np.zeros(3)}), (np.zeros(3), {"b": np.array([0, 0, 1.0])})),
+        (("a", "b", "c"), ("a", "b", "d")),
+    ],
+    ids=["box", "dict", "tuple", "text"],
+)
+def test_the_sub_environment_is_named_in_every_kind_of_batch(wanted, got):
+    difference = Difference("observations[2]", "", "")
+
+    assert env_index_of("observations", wanted, got, difference) == 2

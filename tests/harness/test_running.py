@@ -1,10 +1,12 @@
 import getpass
+import io
 import json
 import socket
 
 import pandas as pd
 import pytest
 from harness_fakes import COUNTING, Fake, counting_cell
+from rich.console import Console
 
 from joblib_envs.equality import Verdict
 from joblib_envs.errors import ArgumentError
@@ -13,6 +15,7 @@ from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.machine import describe_machine
 from joblib_envs.harness.recommendation import recommend
 from joblib_envs.harness.records import Judgement, Metric, Sample
+from joblib_envs.harness.report import print_results
 from joblib_envs.harness.results import ResultsFolder, load_results
 from joblib_envs.harness.rounds import Rounds
 from joblib_envs.harness.runner import run_study
@@ -236,3 +239,22 @@ def test_the_recommendation_pastes_the_fastest_of_ours(tmp_path):
 
     assert "batch_env/loky/actors with" in sentence
     assert code.startswith('envs = BatchEnv("harness_fakes:joblib_envs/Counting-v0", 2, backend="loky"')
+
+
+def test_the_table_keeps_within_a_narrow_terminal_and_says_each_reason_once(tmp_path):
+    recorded, _ = recorded_with(
+        tmp_path,
+        ("plain_loop", False, Verdict.CORRECT, [123456.7, 234567.8]),
+        ("batch_env/multiprocessing/tasks", True, Verdict.NOT_REPRODUCIBLE, []),
+        ("batch_env/loky/tasks", True, Verdict.NOT_REPRODUCIBLE, []),
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+
+    print_results(recorded, console)
+
+    text = console.export_text()
+    assert "179k" in text
+    assert "123k..235k" in text
+    assert text.count("because") == 1
+    table = text.split("because")[0].splitlines()
+    assert max(map(len, table)) <= 80
