@@ -28,7 +28,7 @@ from joblib_envs.envs import FailingEnv, FailureKind, FailurePlace
 __all__ = ["failure_checks"]
 
 _ONE = 1
-_LONG = 9
+_SHORT, _LONG = 2, 9
 
 
 def failure_checks(make: MakeVectorEnv, autoreset_mode: AutoresetMode, num_envs: int) -> list[Callable[[], None]]:
@@ -54,7 +54,7 @@ def failure_checks(make: MakeVectorEnv, autoreset_mode: AutoresetMode, num_envs:
     ]
     if autoreset_mode is not AutoresetMode.DISABLED:
         # The reset that fails is the one that ends the short episode.
-        short = partial(_failing, 2, FailurePlace.RESET, episode_length=2)
+        short = partial(_failing, 2, FailurePlace.RESET, episode_length=_SHORT)
         num_steps = 1 if autoreset_mode is AutoresetMode.SAME_STEP else 2
         program: list[Operation] = [Reset(0), *[step] * num_steps]
         checks.append(lambda: _check_transition(begin({_ONE: short()}), program, step))
@@ -67,7 +67,7 @@ class _Failures(Session):
     def __init__(
         self, make: MakeVectorEnv, autoreset_mode: AutoresetMode, num_envs: int, failing: dict[int, EnvFn]
     ) -> None:
-        lengths = [_episode_length(failing.get(env_index)) for env_index in range(num_envs)]
+        lengths = [_episode_length(env_index, failing.get(env_index)) for env_index in range(num_envs)]
         healthy = [partial(FailingEnv, None, episode_length=length, render_mode="rgb_array") for length in lengths]
         self.failing = sorted(failing)
 
@@ -117,8 +117,12 @@ def _two_at_once(num_envs: int) -> dict[int, EnvFn]:
     }
 
 
-def _episode_length(env_fn: EnvFn | None) -> int:
-    return env_fn.keywords["episode_length"] if isinstance(env_fn, partial) else _LONG
+def _episode_length(env_index: int, env_fn: EnvFn | None) -> int:
+    if isinstance(env_fn, partial):
+        length: int = env_fn.keywords["episode_length"]
+        return length
+    # The first one's episode ends in the step in which another fails.
+    return _SHORT if env_index == 0 else _LONG
 
 
 def _step(num_envs: int) -> Step:

@@ -92,3 +92,13 @@ class OnlyTheFirstFailureIsNamed(CarefulVectorEnv):
         except Exception as error:
             error.failures = {error.env_index: None}  # type: ignore[attr-defined]
             raise
+
+
+@mutant(r"observations|attribute count", strict=True)
+class FailureForgetsTheOthersAutoreset(CarefulVectorEnv):
+    def whole_or_error(self, results: tuple[Any, ...], *, one: bool = False) -> Any:
+        try:
+            return super().whole_or_error(results, one=one)
+        except Exception:
+            self._autoreset_envs[:] = False
+            raise
