@@ -72,6 +72,18 @@ class DiaryEnv(CountingEnv):
             file.write("x")
 
 
+class WarningDiaryEnv(DiaryEnv):
+    """Warns when it is made and when it steps."""
+
+    def __init__(self, folder):
+        super().__init__(folder, 0)
+        warnings.warn("made with a warning", RuntimeWarning, stacklevel=1)
+
+    def step(self, action):
+        warnings.warn("stepped with a warning", RuntimeWarning, stacklevel=1)
+        return super().step(action)
+
+
 class TalkingEnv(CountingEnv):
     """Warns, logs or prints in each step."""
 
@@ -88,14 +100,6 @@ class TalkingEnv(CountingEnv):
         elif self.how == "print":
             print(f"count is {self.count}")  # noqa: T201
         return super().step(action)
-
-
-class TalkingInInitEnv(CountingEnv):
-    """Warns when it is made."""
-
-    def __init__(self):
-        super().__init__(100)
-        warnings.warn("made with a warning", RuntimeWarning, stacklevel=1)
 
 
 class BlockingEnv(CountingEnv):
