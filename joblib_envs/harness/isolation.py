@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from types import TracebackType
@@ -29,6 +29,9 @@ THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL
 THREADS["VECLIB_MAXIMUM_THREADS"] = "1"
 CLOSING_S = 10
 """Time that a process gets to end by itself when its work is done."""
+
+TRACKERS_S = 3
+"""Time that resource trackers get to remove files after it."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +143,12 @@ class Isolated:
     def end(self, patience_s: float = CLOSING_S) -> Ending:
         """End the process, and everything it started."""
         if self.is_open:
-            exitcode = _end(self._process, 0 if self._hung else patience_s)
+            below = _stop(self._process, 0 if self._hung else patience_s)
             self._connection.close()
             with self._output:
                 output = _last_line(self._output)
-            self._ending = Ending(self._finished, self._hung, exitcode, self._at, output)
+            _clear({*below, *_group(self._process.pid)})
+            self._ending = Ending(self._finished, self._hung, self._process.returncode, self._at, output)
         return self._ending
 
     def _take(self, receive: Callable[..., None], kind: str, *values: Any) -> None:
@@ -175,21 +179,45 @@ def run_isolated(
         return process.end()
 
 
-def _end(process: subprocess.Popen[bytes], patience_s: float) -> int:
-    """Wait for the process, end what it left behind, and return its exit code."""
-    children: list[psutil.Process] = []
+def _stop(process: subprocess.Popen[bytes], patience_s: float) -> list[psutil.Process]:
+    """Wait for the process, end it if it takes too long, and return what it had started."""
+    below: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
-        children = psutil.Process(process.pid).children(recursive=True)
+        below = psutil.Process(process.pid).children(recursive=True)
     try:
         process.wait(timeout=patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for child in children:
+        process.wait()
+    return below
+
+
+def _clear(left: set[psutil.Process]) -> None:
+    """End the processes that another one left behind."""
+    # A resource tracker ends by itself when the others are gone, and removes their files.
+    trackers = {each for each in left if _is_tracker(each)}
+    for each in left - trackers:
         with contextlib.suppress(psutil.Error):
-            child.kill()
-    return process.wait()
+            each.kill()
+    _, still_there = psutil.wait_procs(trackers, timeout=TRACKERS_S)
+    for each in still_there:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+
+
+def _group(leader: int) -> Iterator[psutil.Process]:
+    """Yield the processes of a session's first process group."""
+    for each in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            if os.getpgid(each.pid) == leader:
+                yield each
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _last_line(output: Any) -> str:
