@@ -117,7 +117,7 @@ def test_every_environment_is_registered_once() -> None:
 def test_registration_loads_no_heavy_package() -> None:
     code = (
         "import sys, gymnasium; from joblib_envs.envs.registration import register; register(); "
-        "print({'pandas', 'matplotlib', 'scipy', 'pygame', 'mujoco', 'joblib_envs.conformance'} & set(sys.modules))"
+        "print({'pandas', 'matplotlib', 'scipy', 'pygame', 'mujoco'} & set(sys.modules))"
     )
 
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
