@@ -205,21 +205,30 @@ def _has_ended(step: Any) -> bool:
 
 
 def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int) -> ProbeResult | bytes:
-    """Pickle the environment after its reset, in mid-episode and where an episode has ended."""
+    """Pickle the environment after its reset, at two ages of an episode, and where one has ended."""
     moments: list[_Moment] = []
-    _tried(env.reset, seed=_SEED)
     tail = tuple(actions[num_before:])
-    moments.append(_taken("just after a reset", env, tail, ended=False))
     _tried(env.reset, seed=_SEED)
-    ended = False
-    for action in actions[:num_before]:
-        if ended:
-            _tried(env.reset)
-        ended = _has_ended(_tried(env.step, action))
-    moments.append(_taken("in mid-episode", env, tail, ended=ended))
+    moments.append(_taken("just after a reset", env, tail, ended=False))
+    for num_steps, name in ((1, "after one step"), (num_before, "in mid-episode")):
+        if _run_into_an_episode(env, actions, num_steps):
+            moments.append(_taken(name, env, tail, ended=False))
     if _run_to_an_end(env, actions):
         moments.append(_taken("at the end of an episode", env, tail, ended=True))
     return pickle.dumps([(m.name, m.state, cloudpickle.dumps((m.actions, m.trace))) for m in moments])
+
+
+def _run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int) -> bool:
+    """Step at least so often, and on until an episode is under way; False where they all last one step."""
+    _tried(env.reset, seed=_SEED)
+    ended = False
+    for number in range(num_steps + len(actions)):
+        if ended:
+            _tried(env.reset)
+        ended = _has_ended(_tried(env.step, actions[number % len(actions)]))
+        if number + 1 >= num_steps and not ended:
+            return True
+    return False
 
 
 def _run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> bool:
