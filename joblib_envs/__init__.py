@@ -4,6 +4,8 @@ The backend changes the speed, never the data.
 """
 
 from joblib_envs.batch_env import BatchEnv
+from joblib_envs.conformance import ConformanceError, check_vector_env
+from joblib_envs.envs.registration import register as _register_envs
 from joblib_envs.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -25,6 +27,8 @@ from joblib_envs.errors import (
 )
 from joblib_envs.failures import Failure
 
+_register_envs()  # ids such as "joblib_envs/Counting-v0"
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "BatchEnv",
     "ClosedBatchError",
     "ConcurrentUseError",
+    "ConformanceError",
     "EnvInsideFactoryError",
     "EpisodeOverError",
     "Failure",
@@ -47,4 +52,5 @@ __all__ = [
     "SubEnvError",
     "UnpicklableError",
     "WorkerDiedError",
+    "check_vector_env",
 ]

@@ -134,12 +134,12 @@ def _compare_mappings(
 def _compare_sequences(
     wanted: Sequence[Any], got: Sequence[Any], path: str, seen: set[tuple[int, int]]
 ) -> Difference | None:
-    if len(wanted) != len(got):
-        return Difference(path, f"length {len(wanted)}", f"length {len(got)}")
-    for index, (left, right) in enumerate(zip(wanted, got, strict=True)):
+    for index, (left, right) in enumerate(zip(wanted, got, strict=False)):
         difference = _compare(left, right, f"{path}[{index}]", seen)
         if difference is not None:
             return difference
+    if len(wanted) != len(got):
+        return Difference(path, f"length {len(wanted)}", f"length {len(got)}")
     return None
 
 
@@ -163,5 +163,5 @@ def _type(value: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 80 else text[:77] + "..."

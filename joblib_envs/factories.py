@@ -97,24 +97,28 @@ class Construction:
         return Shard.build(self.factories, self.indices.start, self.autoreset_mode)
 
     def packed(self) -> bytes:
-        """Pickle it for a worker process."""
-        return _pack(_KnowingSpecs(self.build, _caller_specs()), self.factories)
+        """Pickle the call of ``build`` for a worker process."""
+        specs = _caller_specs()
+        knowing = tuple(_KnowingSpecs(factory, specs) for factory in self.factories)
+        return _pack(replace(self, factories=knowing).build, self.factories)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _KnowingSpecs:
-    """Calls a function where the caller's registered environments are known.
+    """A factory that may call ``gymnasium.make`` with an id that only the caller's script registered."""
 
-    A factory may call ``gymnasium.make`` with an id that only the caller's script registered.
-    """
-
-    function: Callable[[], Any]
+    factory: EnvFactory
     specs: tuple[EnvSpec, ...]
 
-    def __call__(self) -> Any:
-        for spec in self.specs:
-            registry.setdefault(spec.id, spec)
-        return self.function()
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        try:
+            return self.factory()
+        except gymnasium.error.UnregisteredEnv:
+            # Not before: packages register their environments when they are imported here, and
+            # Gymnasium warns of each id that it knows already.
+            for spec in self.specs:
+                registry.setdefault(spec.id, spec)
+            return self.factory()
 
 
 def source_of(env: Any, num_envs: Any, wrappers: Iterable[Wrapper], env_kwargs: dict[str, Any] | None) -> EnvSource:
@@ -175,7 +179,7 @@ def packed_factories(factories: Sequence[EnvFactory]) -> list[bytes]:
     return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in different]
 
 
-def _pack(call: _KnowingSpecs, factories: Sequence[EnvFactory]) -> bytes:
+def _pack(call: Callable[[], Any], factories: Sequence[EnvFactory]) -> bytes:
     """Pickle a call, by value where the worker couldn't import what it refers to."""
     with _by_value(factories):
         data: bytes = cloudpickle.dumps(call)

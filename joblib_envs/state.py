@@ -13,14 +13,14 @@ import functools
 import hashlib
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import gymnasium
 
-from joblib_envs.equality import Verdict, first_difference
+from joblib_envs.equality import Verdict, bit_equal, first_difference
 from joblib_envs.errors import StateCannotTravelError
 from joblib_envs.processes import run_in_fresh_process
 
@@ -29,8 +29,13 @@ __all__ = ["ProbeResult", "probe", "require_travelling_state"]
 _SEED = 20_261
 _STEPS_BEFORE = 12
 _STEPS_AFTER = 12
+_NUM_CONTROLS = 3
 _BUDGET_S = 10.0
 _TIMEOUT_S = 120.0
+
+
+_Path: TypeAlias = tuple[Any, ...]
+"""The keys that lead to an entry of an info."""
 
 
 @dataclass(frozen=True)
@@ -137,20 +142,23 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
     try:
         try:
             factory = pickle.loads(packed_factory)
-            for _ in range(4):
+            for _ in range(_NUM_CONTROLS + 2):  # one to look at, the controls, one to pickle
                 made.append(factory())
         except Exception:  # building the batch will meet the same and say it better
             return ProbeResult(Verdict.UNAVAILABLE, "it can't be made")
-        actions, num_before = _sampled_actions(made[3])
-        control = _whole_run(made[0], actions)
-        difference = first_difference(control, _whole_run(made[1], actions), "the run")
-        if difference is not None:
-            return ProbeResult(
-                Verdict.NOT_REPRODUCIBLE,
-                f"two instances with equal seeds and actions differ from one another ({difference}), so it can't be "
-                f"told whether a copy is faithful; does it use a global random generator or the clock?",
-            )
-        return _moments(made[2], actions, num_before)
+        actions, num_before = _sampled_actions(made[0])
+        controls = [_whole_run(env, actions) for env in made[1 : _NUM_CONTROLS + 1]]
+        varying = _varying_infos(controls)
+        known = [_without(control, varying) for control in controls]
+        for other in known[1:]:
+            difference = first_difference(known[0], other, "the run")
+            if difference is not None:
+                return ProbeResult(
+                    Verdict.NOT_REPRODUCIBLE,
+                    f"two instances with equal seeds and actions differ from one another ({difference}), so it can't "
+                    f"be told whether a copy is faithful; does it use a global random generator or the clock?",
+                )
+        return _moments(made[-1], actions, num_before, varying)
     except Exception as error:
         return ProbeResult(Verdict.RAISES, f"trying it raised {type(error).__name__}: {error}")
     finally:
@@ -200,11 +208,53 @@ def _tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return pickle.loads(cloudpickle.dumps(returned))
 
 
+def _varying_infos(traces: Sequence[tuple[Any, ...]]) -> frozenset[_Path]:
+    """Find the info entries in which an environment differs from itself, such as times of the clock.
+
+    They can't be promised to anybody, and say nothing about a copy.
+    """
+    varying: set[_Path] = set()
+    for trace in traces[1:]:
+        for one, other in zip(traces[0], trace, strict=False):
+            if isinstance(one[-1], dict) and isinstance(other[-1], dict):
+                varying.update(_differing_paths(one[-1], other[-1], ()))
+    return frozenset(varying)
+
+
+def _differing_paths(one: dict[Any, Any], other: dict[Any, Any], above: _Path) -> Iterator[_Path]:
+    for key in one.keys() | other.keys():
+        if key not in one or key not in other:
+            yield (*above, key)
+        elif isinstance(one[key], dict) and isinstance(other[key], dict):
+            yield from _differing_paths(one[key], other[key], (*above, key))
+        elif not bit_equal(one[key], other[key]):
+            yield (*above, key)
+
+
+def _without(trace: tuple[Any, ...], varying: frozenset[_Path]) -> tuple[Any, ...]:
+    """Return a trace without the info entries that vary by themselves."""
+    if not varying:
+        return trace
+    return tuple((*step[:-1], _pruned(step[-1], varying, ())) if isinstance(step[-1], dict) else step for step in trace)
+
+
+def _pruned(info: dict[Any, Any], varying: frozenset[_Path], above: _Path) -> dict[Any, Any]:
+    return {
+        key: _pruned(value, varying, (*above, key)) if isinstance(value, dict) else value
+        for key, value in info.items()
+        if (*above, key) not in varying
+    }
+
+
+def _raised(step: Any) -> bool:
+    return len(step) == 3
+
+
 def _has_ended(step: Any) -> bool:
-    return step[0] == "raised" if len(step) == 3 else bool(step[2] or step[3])
+    return _raised(step) or bool(step[2] or step[3])
 
 
-def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int) -> ProbeResult | bytes:
+def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int, varying: frozenset[_Path]) -> bytes:
     """Pickle the environment after its reset, at two ages of an episode, and where one has ended."""
     moments: list[_Moment] = []
     tail = tuple(actions[num_before:])
@@ -215,7 +265,8 @@ def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int) 
             moments.append(_taken(name, env, tail, ended=False))
     if _run_to_an_end(env, actions):
         moments.append(_taken("at the end of an episode", env, tail, ended=True))
-    return pickle.dumps([(m.name, m.state, cloudpickle.dumps((m.actions, m.trace))) for m in moments])
+    packed = [(m.name, m.state, cloudpickle.dumps((m.actions, m.trace))) for m in moments]
+    return pickle.dumps((packed, cloudpickle.dumps(varying)))
 
 
 def _run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int) -> bool:
@@ -256,7 +307,9 @@ def _taken(name: str, env: gymnasium.Env[Any, Any], actions: tuple[Any, ...], *,
 
 def _arrive(moments: bytes) -> ProbeResult:
     """In the second fresh process: go on from each pickle, twice, and compare."""
-    for name, state, packed in pickle.loads(moments):
+    taken, varying = pickle.loads(moments)
+    varying = pickle.loads(varying)
+    for name, state, packed in taken:
         actions, wanted = pickle.loads(packed)
         for _ in range(2):
             made: list[gymnasium.Env[Any, Any]] = []
@@ -271,7 +324,14 @@ def _arrive(moments: bytes) -> ProbeResult:
                 )
             finally:
                 _close(made)
-            difference = first_difference(wanted, got, "step")
+            difference = first_difference(_without(wanted, varying), _without(got, varying), "step")
+            raised = next(
+                (each for each, right in zip(got, wanted, strict=False) if _raised(each) > _raised(right)), None
+            )
+            if raised is not None:
+                return ProbeResult(
+                    Verdict.WRONG, f"a copy pickled {name} raised {raised[1]}: {raised[2]} where the original went on"
+                )
             if difference is not None:
                 return ProbeResult(
                     Verdict.WRONG,
