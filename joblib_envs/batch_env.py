@@ -22,12 +22,14 @@ from joblib_envs.errors import (
     NoPendingCallError,
     PendingCallError,
     SubEnvError,
+    UnpicklableError,
     WorkerDiedError,
 )
 from joblib_envs.execution import BatchPlan, ConstructionFailed, Execution, choose_backend
 from joblib_envs.factories import check_factories, packed_factories, source_of
 from joblib_envs.infos import batch_infos
 from joblib_envs.readiness import Readiness
+from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
 from joblib_envs.shard import Reply, Request
 from joblib_envs.spaces import batched_spaces
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchEnv"]
 
-_DRAIN_S = 0.5
+_DRAIN_S = 0.2
 """How long an interrupted call waits for its workers before the interrupt is passed on."""
 
 
@@ -213,6 +215,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
                 ]
             )
             self._readiness.after_reset(mask, reply.failures)
+            replay(reply.output)
             observations, infos = self._observations(), batch_infos(reply.infos or ())
         if reply.failures:
             failed = self._failed_mask(reply)
@@ -259,6 +262,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
                 reply = self._execution.finish()
             rows = self._execution.rows
             self._readiness.after_step(rows, reply.failures)
+            replay(reply.output)
             infos = batch_infos(reply.infos) if reply.infos is not None else {}
             batch = (
                 self._observations(),
@@ -285,6 +289,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         with self._exclusively(name):
             reply = self._ask([Request("call", (name, args, kwargs))] * len(self._execution.shards))
             self._readiness.after_call(reply.failures)
+            replay(reply.output)
         results = tuple(reply.results or ())
         if reply.failures:
             self._raise(f"{name!r}", reply, (results, self._failed_mask(reply)))
@@ -308,6 +313,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         with self._exclusively("set_attr"):
             reply = self._ask([Request("set_attr", (name, each[s.start : s.stop])) for s in self._execution.shards])
             self._readiness.after_call(reply.failures)
+            replay(reply.output)
         if reply.failures:
             self._raise("set_attr", reply, (tuple(reply.results or ()), self._failed_mask(reply)))
 
@@ -342,8 +348,15 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             if not self._execution.drain(_DRAIN_S):
                 terminate = True
         reply = self._execution.close(graceful=not terminate and self._broken is None)
+        replay(reply.output)
         if reply.failures:
             self._raise("close", reply, ((None,) * self.num_envs, self._failed_mask(reply)))
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise UnpicklableError(
+            "an open batch can't be pickled or copied, since its environments live in this process's workers: "
+            "build a batch where it is needed"
+        )
 
     def __enter__(self) -> BatchEnv:
         return self

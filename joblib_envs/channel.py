@@ -204,6 +204,8 @@ class Signal:
             for _ in range(_TRIES_PER_LOOK):
                 if acquire(False):
                     return True
+        if is_alone is None and deadline is None:
+            return bool(acquire())
         while True:
             pause = _LIVENESS_S
             if deadline is not None:

@@ -65,16 +65,18 @@ class Reply:
         infos: One for each sub-environment, or None if none has any.
         results: What ``call`` returned, by sub-environment.
         failures: The sub-environments that raised, by their index in the batch.
+        output: Warnings and log records of a worker process, for the caller to show.
     """
 
     infos: list[dict[Any, Any] | None] | None = None
     results: list[Any] | None = None
     failures: dict[int, Failure] = field(default_factory=dict)
+    output: list[Any] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether the rows already say everything."""
-        return self.infos is None and self.results is None and not self.failures
+        return self.infos is None and self.results is None and not self.failures and not self.output
 
 
 class Shard:

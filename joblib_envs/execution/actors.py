@@ -132,10 +132,14 @@ class Actors:
         busy = set(map(id, self._awaited))
         self._awaited = []
         closed = Reply()
+        listening = [host for host in hosts if graceful and id(host) not in busy]
+        for host in listening:
+            host.start_close()
         for host in hosts:
-            reply = host.stop(graceful=graceful and id(host) not in busy)
+            reply = host.stop(graceful=host in listening)
             if reply is not None:
                 closed.failures.update(reply.failures)
+                closed.output.extend(reply.output)
         self._end()
         if self._block is not None:
             self._block.close()

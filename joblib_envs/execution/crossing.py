@@ -25,26 +25,26 @@ def dumps(value: Any) -> bytes:
         return data
 
 
-def pack_reply(reply: Reply, rows: Rows, records: list[Any], first_index: int) -> bytes:
+def pack_reply(reply: Reply, rows: Rows, first_index: int) -> bytes:
     """Pickle a reply; what can't be pickled becomes the failure of its sub-environment."""
     try:
-        return dumps((reply, rows.objects, records))
+        return dumps((reply, rows.objects))
     except Exception:
         _fail_the_unpicklable(reply, rows, first_index)
-        return dumps((reply, rows.objects, records))
+        return dumps((reply, rows.objects))
 
 
-def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[Sequence[Any]], list[Any]]:
-    """Unpickle a reply: (reply, object observations, warnings and log records)."""
+def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[Sequence[Any]]]:
+    """Unpickle a reply: (reply, object observations)."""
     try:
-        reply, objects, records = pickle.loads(data)
+        reply, objects = pickle.loads(data)
     except Exception as error:
         cannot = UnpicklableError(
             f"what the sub-environment returned can't be unpickled here: {type(error).__name__}: {error}"
         )
         cannot.__cause__ = error
-        return Reply(failures={index: Failure.of(index, cannot) for index in indices}), (), []
-    return reply, objects, records
+        return Reply(failures={index: Failure.of(index, cannot) for index in indices}), ()
+    return reply, objects
 
 
 def _fail_the_unpicklable(reply: Reply, rows: Rows, first_index: int) -> None:

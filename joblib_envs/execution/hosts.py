@@ -65,8 +65,11 @@ class Host(Protocol):
             WorkerDiedError: The worker ended.
         """
 
+    def start_close(self) -> None:
+        """Begin to close the sub-environments."""
+
     def stop(self, *, graceful: bool) -> Reply | None:
-        """Close the sub-environments, where that can be done, and end the worker."""
+        """End the worker: after what ``start_close`` began, if ``graceful``, else at once."""
 
 
 class CallerHost:
@@ -113,6 +116,9 @@ class CallerHost:
         with self._limit.in_this_thread():
             return self._shard.handle(request, self._slots[slot])
 
+    def start_close(self) -> None:
+        """Begin nothing: ``stop`` does it, after the other hosts have begun."""
+
     def stop(self, *, graceful: bool) -> Reply | None:  # noqa: ARG002
         """Close the sub-environments."""
         shard, self._shard = self._shard, None
@@ -129,6 +135,7 @@ class ThreadHost:
         self._slots: Sequence[Rows] = ()
         self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._closing = False
         # A daemon: an open batch must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name=f"joblib-envs-{number}", daemon=True)
 
@@ -158,17 +165,22 @@ class ThreadHost:
         reply: Reply = self._receive(deadline)
         return reply
 
-    def stop(self, *, graceful: bool) -> Reply | None:
-        """Close the sub-environments in their thread and end it; a busy thread is left to end itself."""
-        if not self._thread.is_alive():
-            return None
-        reply = None
-        if graceful:
+    def start_close(self) -> None:
+        """Hand the thread its last request."""
+        self._closing = self._thread.is_alive()
+        if self._closing:
             self.start(Request("close"), 0)
-            reply = self.finish()
-        self._inbox.put(None)
-        if graceful:
-            self._thread.join()
+            self._inbox.put(None)
+
+    def stop(self, *, graceful: bool) -> Reply | None:
+        """Wait for the thread's end; a busy thread is left to end itself."""
+        if not graceful:
+            self._inbox.put(None)
+            return None
+        if not self._closing:
+            return None
+        reply = self.finish()
+        self._thread.join()
         return reply
 
     def _receive(self, deadline: float | None) -> Any:
@@ -221,6 +233,7 @@ class ProcessHost:
         self._block: channel.SharedBlock | None = None
         self._slots: Sequence[Rows] = ()
         self._slot = 0
+        self._closing = False
 
     def start_build(self) -> None:
         """Send the factories."""
@@ -276,19 +289,22 @@ class ProcessHost:
         self._await(deadline)
         if not self._header[channel.HAS_MESSAGE]:
             return Reply()
-        packed = self._receive()
-        reply, objects, records = unpack_reply(packed, self._indices)
+        reply, objects = unpack_reply(self._receive(), self._indices)
         if objects:
             self._slots[self._slot].take_objects(0, objects, range(len(self._indices)))
-        replay(records)
         return reply
 
+    def start_close(self) -> None:
+        """Send the process its last request."""
+        self._closing = not self._process.has_ended()
+        if self._closing:
+            self.start(Request("close"), 0)
+
     def stop(self, *, graceful: bool) -> Reply | None:
-        """Close the sub-environments and end the process."""
+        """Wait for the environments to close, then end the process."""
         reply = None
-        if graceful and not self._process.has_ended():
+        if graceful and self._closing:
             try:
-                self.start(Request("close"), 0)
                 reply = self.finish(time.perf_counter() + _CLOSE_S)
             except (TimeoutError, WorkerDiedError):
                 graceful = False
@@ -357,10 +373,8 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
             request = _unpacked(connection.recv_bytes())
         rows = slots[header[channel.SLOT]]
         reply = shard.handle(request, rows) if isinstance(request, Request) else _all_fail(shard, request)
-        message = None
-        records = relay.drain()
-        if not reply.is_empty or rows.objects or records:
-            message = pack_reply(reply, rows, records, shard.first_index)
+        reply.output = relay.drain()
+        message = None if reply.is_empty and not rows.objects else pack_reply(reply, rows, shard.first_index)
         header[channel.HAS_MESSAGE] = message is not None
         reply_ready.send()
         if message is not None:

@@ -172,8 +172,7 @@ class Tasks:
             _, reply, part = answer
             return reply, part
         _, packed, arrays = answer
-        reply, objects, records = unpack_reply(packed, shard)
-        replay(records)
+        reply, objects = unpack_reply(packed, shard)
         part = None
         if arrays is not None:
             observations, rewards, flags = arrays
@@ -285,10 +284,11 @@ def _run_travelling(value: bytes, request: Request, leaves: Sequence[Leaf]) -> t
     rows = Rows.allocate(leaves, len(shard))
     with _worker_settings(travelling.settings, travelling.num_threads) as relay:
         reply = shard.handle(request, rows)
+        reply.output = relay.drain()
     changed = value if request.method == "close" else cloudpickle.dumps(travelling)
     filled = request.method in ("step", "reset")
     arrays = (rows.observations, rows.rewards, (rows.terminations, rows.truncations)) if filled else None
-    return changed, pack_reply(reply, rows, relay.drain(), shard.first_index), arrays
+    return changed, pack_reply(reply, rows, shard.first_index), arrays
 
 
 @contextlib.contextmanager
