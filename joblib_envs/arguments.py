@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -155,7 +155,7 @@ def checked_actions(
         if actions.shape != (num_envs, *shape):
             raise _wrong_shape(actions, num_envs, shape)
         return actions
-    if shape is not None and not isinstance(actions, list | tuple):
+    if shape is not None and not isinstance(actions, np.ndarray) and hasattr(actions, "__array__"):
         return _converted(actions, num_envs, shape)
     each = _one_for_each(actions, action_space, single_action_space, num_envs)
     if len(each) != num_envs:
@@ -190,11 +190,13 @@ def _wrong_shape(array: Array, num_envs: int, shape: tuple[int, ...]) -> Argumen
 
 def _one_for_each(actions: Any, action_space: Space[Any], single_action_space: Space[Any], num_envs: int) -> list[Any]:
     if fixed_action_shape(single_action_space) is not None or not _has_leaves(single_action_space):
-        if isinstance(actions, list | tuple | np.ndarray):
-            return list(actions)
-        raise ArgumentTypeError(
-            f"actions={actions!r:.200} ({type(actions).__name__}) must be a tuple or list of {num_envs} actions"
-        )
+        is_scalar = isinstance(actions, np.ndarray | np.generic) and actions.ndim == 0
+        if is_scalar or isinstance(actions, str | bytes | Mapping) or not isinstance(actions, Iterable):
+            raise ArgumentTypeError(
+                f"actions={actions!r:.200} ({type(actions).__name__}) must hold {num_envs} actions, one for each "
+                f"sub-environment: a batch of them, or a list"
+            )
+        return list(actions)
     if _is_list_of_actions(actions, single_action_space):
         return list(actions)
     try:

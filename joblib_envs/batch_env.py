@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,18 +13,15 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from joblib_envs import arguments
 from joblib_envs.errors import (
-    ClosedBatchError,
-    ConcurrentUseError,
-    ForkedBatchError,
+    CallTimeoutError,
     JoblibEnvsError,
-    NoPendingCallError,
-    PendingCallError,
     SubEnvError,
     UnpicklableError,
     WorkerDiedError,
 )
 from joblib_envs.execution import BatchPlan, ConstructionFailed, Execution, choose_backend
 from joblib_envs.factories import check_factories, packed_factories, source_of
+from joblib_envs.guard import Guard
 from joblib_envs.infos import batch_infos
 from joblib_envs.readiness import Readiness
 from joblib_envs.relay import replay
@@ -130,7 +125,6 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         super().__init__()
         # Until it is built there is nothing to close, whatever goes wrong below.
         self.closed = True
-        self._owner_pid = os.getpid()
         self.autoreset_mode = arguments.checked_autoreset_mode(autoreset_mode)
         arguments.check_observation_mode(observation_mode)
         source = source_of(env, num_envs, wrappers, env_kwargs)
@@ -142,9 +136,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         if chosen.state_travels and probe:
             require_travelling_state(packed_factories(source.factories), label, chosen.num_threads)
         self.copy = copy
-        self._lock = threading.Lock()
-        self._pending_step = False
-        self._broken: JoblibEnvsError | None = None
+        self._guard = Guard()
+        self._begun_reset_mask: Array | None = None
         self._readiness = Readiness(self.num_envs, self.autoreset_mode)
         limit = ThreadLimit(chosen.num_threads)
         plan = BatchPlan(source.factories, self.autoreset_mode, chosen.n_jobs, chosen.caller_steps, limit)
@@ -153,7 +146,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         except ConstructionFailed as failed:
             raise self._construction_error(failed) from failed.failure.as_cause()
         self.closed = False
-        self._finalizer = weakref.finalize(self, _close_unclosed, self._execution, self._owner_pid)
+        self._finalizer = weakref.finalize(self, _close_unclosed, self._execution, self._guard)
         try:
             self._take_descriptions(observation_mode)
         except BaseException:
@@ -203,24 +196,9 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             ArgumentError: The seed or the mask isn't allowed; nobody has moved.
             SubEnvError: A sub-environment raised.
         """
-        seeds = arguments.checked_seeds(seed, self.num_envs)
-        env_options, mask = arguments.split_options(options, self.num_envs)
-        with self._exclusively("reset"):
-            self._readiness.check_mask(mask)
-            masks = None if mask is None else mask.tolist()
-            reply = self._ask(
-                [
-                    Request("reset", (seeds[s.start : s.stop], env_options, masks and masks[s.start : s.stop]))
-                    for s in self._execution.shards
-                ]
-            )
-            self._readiness.after_reset(mask, reply.failures)
-            replay(reply.output)
-            observations, infos = self._observations(), batch_infos(reply.infos or ())
-        if reply.failures:
-            failed = self._failed_mask(reply)
-            self._raise("reset", reply, (observations, infos, failed))
-        return observations, infos
+        with self._guard("reset"):
+            self._start_reset(seed, options)
+            return self._finish_reset(None)
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step all sub-environments.
@@ -237,43 +215,46 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             ResetNeededError: A sub-environment needs a reset first; nobody has moved.
             SubEnvError: A sub-environment raised; all others have made the step.
         """
-        self.step_async(actions)
-        return self.step_wait()
+        with self._guard("step"):
+            self._start_step(actions)
+            return self._finish_step(None)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step and return while the workers are at it; ``step_wait`` brings the results.
 
         The caller's own shard, if it has one, is stepped in ``step_wait``; so are tasks.
         """
-        with self._exclusively("step_async"):
-            checked = arguments.checked_actions(actions, self.action_space, self.single_action_space, self.num_envs)
-            self._readiness.require()
-            with self._unbroken():
-                self._execution.start_step(checked)
-            self._pending_step = True
+        with self._guard("step_async"):
+            self._start_step(actions)
+            self._guard.pending = "step"
 
-    def step_wait(self) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Wait for the step that ``step_async`` began; returns and raises as ``step`` does."""
-        if not self._pending_step and not self.closed:
-            raise NoPendingCallError("step_wait was called without a step_async before it: call step_async", "step")
-        with self._exclusively("step_wait", pending=True):
-            self._pending_step = False
-            with self._unbroken():
-                reply = self._execution.finish()
-            rows = self._execution.rows
-            self._readiness.after_step(rows, reply.failures)
-            replay(reply.output)
-            infos = batch_infos(reply.infos) if reply.infos is not None else {}
-            batch = (
-                self._observations(),
-                rows.rewards.copy(),
-                rows.terminations.copy(),
-                rows.truncations.copy(),
-                infos,
-            )
-        if reply.failures:
-            self._raise("step", reply, (*batch, self._failed_mask(reply)))
-        return batch
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Wait for the step that ``step_async`` began; returns and raises as ``step`` does.
+
+        Args:
+            timeout: Seconds to wait for the workers; the caller's own shard is not bounded by it.
+
+        Raises:
+            CallTimeoutError: They took longer. The batch can only be closed then, so that the late
+                step never lands in a later one.
+        """
+        with self._guard("step_wait", waits_for="step"):
+            self._guard.pending = None
+            return self._finish_step(timeout)
+
+    def reset_async(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begin a reset and return while the workers are at it; arguments as for ``reset``."""
+        with self._guard("reset_async"):
+            self._start_reset(seed, options)
+            self._guard.pending = "reset"
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Wait for the reset that ``reset_async`` began; ``timeout`` as for ``step_wait``."""
+        with self._guard("reset_wait", waits_for="reset"):
+            self._guard.pending = None
+            return self._finish_reset(timeout)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each sub-environment, or get an attribute, through its wrappers.
@@ -286,7 +267,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         Returns:
             A tuple of n results. From environments in other processes they are copies.
         """
-        with self._exclusively(name):
+        with self._guard(name):
             reply = self._ask([Request("call", (name, args, kwargs))] * len(self._execution.shards))
             self._readiness.after_call(reply.failures)
             replay(reply.output)
@@ -310,7 +291,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             ArgumentError: The list isn't n long.
         """
         each = arguments.checked_values(values, self.num_envs)
-        with self._exclusively("set_attr"):
+        with self._guard("set_attr"):
             reply = self._ask([Request("set_attr", (name, each[s.start : s.stop])) for s in self._execution.shards])
             self._readiness.after_call(reply.failures)
             replay(reply.output)
@@ -336,18 +317,13 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             timeout: Taken for Gymnasium's sake: closing never takes longer than a few seconds.
             terminate: Whether to end worker processes without closing their environments.
         """
-        if os.getpid() != self._owner_pid:
+        if not self._guard.enter_close():
             return
-        if not self._lock.acquire(blocking=False):
-            raise ConcurrentUseError("close was called while a call of another thread is running on this batch")
-        self._lock.release()
         self._finalizer.detach()
         self.closed = True
-        if self._pending_step:
-            self._pending_step = False
-            if not self._execution.drain(_DRAIN_S):
-                terminate = True
-        reply = self._execution.close(graceful=not terminate and self._broken is None)
+        if self._guard.pending is not None and not self._execution.drain(_DRAIN_S):
+            terminate = True
+        reply = self._execution.close(graceful=not terminate and self._guard.broken is None)
         replay(reply.output)
         if reply.failures:
             self._raise("close", reply, ((None,) * self.num_envs, self._failed_mask(reply)))
@@ -375,10 +351,51 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         action_shape = arguments.fixed_action_shape(self.single_action_space)
         self._execution.bind(self._leaves, 1 if self.copy else 2, action_shape)
 
+    def _start_reset(self, seed: Any, options: Any) -> None:
+        seeds = arguments.checked_seeds(seed, self.num_envs)
+        env_options, mask = arguments.split_options(options, self.num_envs)
+        self._readiness.check_mask(mask)
+        masks = None if mask is None else mask.tolist()
+        requests = [
+            Request("reset", (seeds[s.start : s.stop], env_options, masks and masks[s.start : s.stop]))
+            for s in self._execution.shards
+        ]
+        with self._unbroken():
+            self._execution.start(requests)
+        self._begun_reset_mask = mask
+
+    def _finish_reset(self, timeout_s: float | None) -> tuple[Any, dict[str, Any]]:
+        with self._unbroken():
+            reply = self._execution.finish(timeout_s)
+        self._readiness.after_reset(self._begun_reset_mask, reply.failures)
+        replay(reply.output)
+        observations, infos = self._observations(), batch_infos(reply.infos or ())
+        if reply.failures:
+            self._raise("reset", reply, (observations, infos, self._failed_mask(reply)))
+        return observations, infos
+
+    def _start_step(self, actions: Any) -> None:
+        checked = arguments.checked_actions(actions, self.action_space, self.single_action_space, self.num_envs)
+        self._readiness.require()
+        with self._unbroken():
+            self._execution.start_step(checked)
+
+    def _finish_step(self, timeout_s: float | None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        with self._unbroken():
+            reply = self._execution.finish(timeout_s)
+        rows = self._execution.rows
+        self._readiness.after_step(rows, reply.failures)
+        replay(reply.output)
+        infos = batch_infos(reply.infos) if reply.infos is not None else {}
+        batch = (self._observations(), rows.rewards.copy(), rows.terminations.copy(), rows.truncations.copy(), infos)
+        if reply.failures:
+            self._raise("step", reply, (*batch, self._failed_mask(reply)))
+        return batch
+
     def _ask(self, requests: Sequence[Request]) -> Reply:
         with self._unbroken():
             self._execution.start(requests)
-            return self._execution.finish()
+            return self._execution.finish(None)
 
     def _observations(self) -> Any:
         return self._execution.rows.batch(self.single_observation_space, copied=self.copy)
@@ -409,51 +426,25 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         return SubEnvError.of(message, {failure.env_index: failure}, (), failure.exception)
 
     @contextlib.contextmanager
-    def _exclusively(self, what: str, *, pending: bool = False) -> Iterator[None]:
-        """Let one call of one thread of the owning process in, while the batch can be used."""
-        if os.getpid() != self._owner_pid:
-            raise ForkedBatchError(
-                f"{what!r} was called in a forked child on a batch that belongs to its parent process, whose workers "
-                f"answer only there: build a batch in the child"
-            )
-        if not self._lock.acquire(blocking=False):
-            raise ConcurrentUseError(
-                f"{what!r} was called while a call of another thread is running on this batch: "
-                f"give each thread a batch of its own, or hold a lock around the calls"
-            )
-        try:
-            if self.closed:
-                raise ClosedBatchError(f"{what!r} was called on a batch that was closed: build a new one")
-            if self._broken is not None:
-                raise self._broken
-            if self._pending_step and not pending:
-                raise PendingCallError(
-                    f"{what!r} was called between step_async and step_wait: call step_wait first", "step"
-                )
-            yield
-        finally:
-            self._lock.release()
-
-    @contextlib.contextmanager
     def _unbroken(self) -> Iterator[None]:
         """See to the state of the batch where the workers' answer doesn't come."""
         try:
             yield
-        except WorkerDiedError as error:
-            self._broken = error
+        except (WorkerDiedError, CallTimeoutError) as error:
+            self._guard.broken = error
             raise
         except BaseException as interrupt:
             self._readiness.interrupted()
             if not self._execution.drain(_DRAIN_S):
-                self._broken = WorkerDiedError(
+                self._guard.broken = WorkerDiedError(
                     f"a call was cut short by {type(interrupt).__name__} while workers were in the middle of it: "
                     f"the batch can only be closed"
                 )
             raise
 
 
-def _close_unclosed(execution: Execution, owner_pid: int) -> None:
+def _close_unclosed(execution: Execution, guard: Guard) -> None:
     """Close what the user didn't, when the batch is collected or the program ends; nobody is there to hear errors."""
-    if os.getpid() == owner_pid:
+    if guard.owned:
         with contextlib.suppress(Exception):
             execution.abandon()

@@ -11,6 +11,7 @@
     ├── ClosedBatchError              (gymnasium.error.ClosedEnvironmentError)
     ├── PendingCallError              (gymnasium.error.AlreadyPendingCallError)
     ├── NoPendingCallError            (gymnasium.error.NoAsyncCallError)
+    ├── CallTimeoutError              (TimeoutError, multiprocessing.TimeoutError)
     ├── ConcurrentUseError            (RuntimeError) two threads used one batch at once
     ├── ForkedBatchError              (RuntimeError) a forked child used its parent's batch
     ├── ResetNeededError              (gymnasium.error.ResetNeeded)
@@ -25,6 +26,7 @@ its vector environments goes on working.
 from __future__ import annotations
 
 import functools
+import multiprocessing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +36,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BackendUnavailableError",
+    "CallTimeoutError",
     "ClosedBatchError",
     "ConcurrentUseError",
     "EnvInsideFactoryError",
@@ -97,6 +100,10 @@ class PendingCallError(JoblibEnvsError, gymnasium_error.AlreadyPendingCallError)
 
 class NoPendingCallError(JoblibEnvsError, gymnasium_error.NoAsyncCallError):
     """``step_wait`` was called without a ``step_async`` before it."""
+
+
+class CallTimeoutError(JoblibEnvsError, multiprocessing.TimeoutError, TimeoutError):
+    """The workers took longer than the caller would wait; the batch can only be closed after it."""
 
 
 class ConcurrentUseError(JoblibEnvsError, RuntimeError):

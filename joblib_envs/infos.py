@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-__all__ = ["batch_infos"]
+__all__ = ["batch_infos", "own_info"]
 
 Values: TypeAlias = list[tuple[int, Any]]
 """What the sub-environments have under one key: (env_index, value), in index order."""
@@ -34,13 +34,32 @@ def batch_infos(env_infos: Sequence[dict[Any, Any] | None]) -> dict[Any, Any]:
     Returns:
         For each key, in the order in which it is met: typed zeros ``(n,)`` with the values of
         scalars, ``(n, *shape)`` of arrays, a dictionary of dictionaries, an object array
-        ``(n,)`` of anything else, followed by ``_key``, bool ``(n,)``. Nothing in it is
-        shared with the environments.
+        ``(n,)`` of anything else, followed by ``_key``, bool ``(n,)``. Values in object arrays
+        are the given ones: see :func:`own_info`.
     """
     if not any(env_infos):
         return {}
     present = [(index, info) for index, info in enumerate(env_infos) if info]
     return _batch(present, len(env_infos), frozenset())
+
+
+def own_info(info: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a snapshot of an environment's info, which neither it nor another can change any more.
+
+    Environments reuse their dictionaries and arrays, and some share them with one another.
+    """
+    return {key: _own_value(value) for key, value in info.items()}
+
+
+def _own_value(value: Any) -> Any:
+    if isinstance(value, _IMMUTABLE):
+        return value
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.copy()
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # locks, modules, generators: there is only the one
+        return value
 
 
 def _batch(present: list[tuple[int, dict[Any, Any]]], num_envs: int, above: frozenset[int]) -> dict[Any, Any]:
@@ -97,8 +116,6 @@ def _typed(values: Values, array: np.ndarray[Any, Any], num_envs: int) -> np.nda
                 return _objects(values, num_envs)
         if not _kept(value, array[index]):
             return _objects(values, num_envs)
-    if array.dtype.hasobject:
-        return copy.deepcopy(array)
     return array
 
 
@@ -126,20 +143,8 @@ def _kept(value: Any, stored: Any) -> bool:
 def _objects(values: Values, num_envs: int) -> np.ndarray[Any, Any]:
     array = np.full(num_envs, fill_value=None, dtype=object)
     for index, value in values:
-        array[index] = _snapshot(value)
+        array[index] = value
     return array
-
-
-def _snapshot(value: Any) -> Any:
-    """Return a value that a later step of the environment can't change."""
-    if isinstance(value, _IMMUTABLE):
-        return value
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return value.copy()
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # locks, modules, generators: there is only the one
-        return value
 
 
 def _warn_of_collisions(keys: list[Any]) -> None:
@@ -159,5 +164,5 @@ def _gymnasium_batch(present: list[tuple[int, dict[Any, Any]]], num_envs: int) -
     batcher.num_envs = num_envs
     result: dict[Any, Any] = {}
     for index, info in present:
-        result = batcher._add_info(result, copy.deepcopy(info), index)
+        result = batcher._add_info(result, info, index)
     return result

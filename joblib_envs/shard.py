@@ -7,6 +7,7 @@ where a shard is and how requests reach it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,10 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from joblib_envs.drawing import DRAWING, draws_with_pygame
 from joblib_envs.errors import ArgumentTypeError, EnvInsideFactoryError
 from joblib_envs.failures import Failure
+from joblib_envs.infos import own_info
 from joblib_envs.rows import Rows
 
 __all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription"]
@@ -95,6 +98,7 @@ class Shard:
         self.first_index = first_index
         self.autoreset_mode = autoreset_mode
         self._reset_pending = [False] * len(self.envs)
+        self._draws = any(draws_with_pygame(env) for env in self.envs)
 
     @classmethod
     def build(cls, factories: Iterable[EnvFactory], first_index: int, autoreset_mode: AutoresetMode) -> Shard | Failure:
@@ -131,9 +135,10 @@ class Shard:
     def handle(self, request: Request, rows: Rows) -> Reply:
         """Carry out a request; ``step`` and ``reset`` fill the rows."""
         method = getattr(self, request.method)
-        reply: Reply = (
-            method(rows, *request.arguments) if request.method in ("step", "reset") else method(*request.arguments)
-        )
+        arguments = (rows, *request.arguments) if request.method in ("step", "reset") else request.arguments
+        draws = self._draws or (request.method == "call" and request.arguments[0] == "render")
+        with DRAWING if draws else contextlib.nullcontext():
+            reply: Reply = method(*arguments)
         return reply
 
     def step(self, rows: Rows, actions: Iterable[Any]) -> Reply:
@@ -164,7 +169,7 @@ class Shard:
                     truncations[row] = truncated
                     ended = bool(terminations[row] or truncations[row])
                     if ended and same_step:
-                        final = {"final_obs": copy.deepcopy(observation), "final_info": copy.deepcopy(info)}
+                        final = {"final_obs": copy.deepcopy(observation), "final_info": own_info(info)}
                         observation, info = env.reset()
                         info = {**final, **info}
                 write_observation(row, observation)
@@ -175,7 +180,7 @@ class Shard:
                 infos.append(None)
             else:
                 pending[row] = ended and next_step
-                infos.append(info)
+                infos.append(own_info(info) if info else None)
         return Reply(infos if any(infos) else None, None, failures)
 
     def reset(
@@ -195,7 +200,8 @@ class Shard:
             rows.rewards[row] = 0.0
             rows.terminations[row] = rows.truncations[row] = False
             try:
-                observation, infos[row] = env.reset(seed=seed, options=_own(options))
+                observation, info = env.reset(seed=seed, options=_own(options))
+                infos[row] = own_info(info) if info else None
                 rows.write_observation(row, observation)
             except _FAILS as error:
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from joblib_envs.channel import SharedArrays, SharedBlock
-from joblib_envs.errors import WorkerDiedError
+from joblib_envs.errors import CallTimeoutError, WorkerDiedError
 from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
@@ -90,13 +90,20 @@ class Actors:
             host.start_step(actions[shard.start : shard.stop], self._slot)
             self._awaited.append(host)
 
-    def finish(self) -> Reply:
+    def finish(self, timeout_s: float | None) -> Reply:
         """Wait for all; the caller's own shard comes first, while the others are at work."""
+        deadline = None if timeout_s is None else time.perf_counter() + timeout_s
         replies: dict[int, Reply] = {}
         died: list[WorkerDiedError] = []
         for host in sorted(self._awaited, key=lambda host: not isinstance(host, CallerHost)):
             try:
-                replies[id(host)] = host.finish()
+                replies[id(host)] = host.finish(deadline)
+            except TimeoutError as error:
+                self._end()
+                raise CallTimeoutError(
+                    f"{error} after {timeout_s:g} s: the batch can only be closed, so that its late answer never "
+                    f"lands in a later call"
+                ) from None
             except WorkerDiedError as error:
                 died.append(error)
             self._awaited.remove(host)

@@ -355,7 +355,12 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
     shard, relay = _build(connection, reply_ready)
     if shard is None:
         return
-    shared, worker = pickle.loads(connection.recv_bytes())
+    message = pickle.loads(connection.recv_bytes())
+    if isinstance(message, Request):  # the batch is closed before it was complete
+        shard.close()
+        reply_ready.send()
+        return
+    shared, worker = message
     block = channel.SharedBlock.receive(connection, shared.size)
     header = shared.header(block, worker)
     first, stop = shard.first_index, shard.first_index + len(shard)

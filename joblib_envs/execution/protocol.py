@@ -70,8 +70,13 @@ class Execution(Protocol):
     def start_step(self, actions: Any) -> None:
         """Begin a step: a checked array of actions, or a list of one action each."""
 
-    def finish(self) -> Reply:
-        """Wait for what was begun: one reply for the whole batch."""
+    def finish(self, timeout_s: float | None) -> Reply:
+        """Wait for what was begun: one reply for the whole batch.
+
+        Raises:
+            CallTimeoutError: The workers took longer than ``timeout_s``.
+            WorkerDiedError: A worker ended.
+        """
 
     def drain(self, timeout_s: float) -> bool:
         """After an interrupt, wait for the workers; tell whether all have come to rest."""

@@ -17,7 +17,7 @@ import cloudpickle
 from joblib import Parallel, delayed
 from joblib.parallel import ParallelBackendBase
 
-from joblib_envs.errors import WorkerDiedError
+from joblib_envs.errors import ArgumentError, StateCannotTravelError, UnpicklableError
 from joblib_envs.execution.crossing import pack_reply, unpack_reply
 from joblib_envs.execution.hosts import own_actions, worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
@@ -76,8 +76,14 @@ class Tasks:
         """Remember a step, with a copy of the actions."""
         self.start([Request("step", (own_actions(actions[shard.start : shard.stop]),)) for shard in self.shards])
 
-    def finish(self) -> Reply:
-        """Make the call."""
+    def finish(self, timeout_s: float | None) -> Reply:
+        """Make the call.
+
+        Raises:
+            ArgumentError: ``timeout_s`` isn't None.
+        """
+        if timeout_s is not None:
+            raise ArgumentError("timeout can't be had in tasks execution: use execution='actors', or timeout=None")
         requests, self._begun = self._begun, []
         answers = self._run([self._call(value, request) for value, request in zip(self._values, requests, strict=True)])
         self._values = [value for value, _, _ in answers]
@@ -156,15 +162,21 @@ class Tasks:
                 return self._calls(calls)
             finally:
                 self._limit.release()
-        with contextlib.suppress(Exception):
-            return self._calls(calls)
-        answers = []
-        for call, shard in zip(calls, self.shards, strict=True):
-            try:
-                answers.extend(self._calls([call]))
-            except Exception as error:
-                raise _lost(error, shard) from error
-        return answers
+        guarded = [(_guarded, (function, *args)) for function, args in calls]
+        try:
+            outcomes = self._calls(guarded)
+        except Exception:  # never our own code's, which answers with its exceptions
+            outcomes = []
+            for call, shard in zip(guarded, self.shards, strict=True):
+                try:
+                    outcomes.extend(self._calls([call]))
+                except Exception as error:
+                    where = f"of a task ({type(error).__name__})"
+                    raise worker_died(list(shard), None, where) from error
+        for succeeded, outcome in outcomes:
+            if not succeeded:
+                raise outcome
+        return [outcome for _, outcome in outcomes]
 
     def _arrived(self, answer: Any, shard: range) -> tuple[Reply, Rows | None]:
         """Return a worker's reply and the rows it filled, if any."""
@@ -285,10 +297,50 @@ def _run_travelling(value: bytes, request: Request, leaves: Sequence[Leaf]) -> t
     with _worker_settings(travelling.settings, travelling.num_threads) as relay:
         reply = shard.handle(request, rows)
         reply.output = relay.drain()
-    changed = value if request.method == "close" else cloudpickle.dumps(travelling)
+    changed = value
+    if request.method != "close":
+        try:
+            changed = cloudpickle.dumps(travelling)
+        except Exception:
+            changed = _without_the_stuck(value, travelling, reply, rows)
     filled = request.method in ("step", "reset")
     arrays = (rows.observations, rows.rewards, (rows.terminations, rows.truncations)) if filled else None
     return changed, pack_reply(reply, rows, shard.first_index), arrays
+
+
+def _without_the_stuck(value: bytes, travelling: _Travelling, reply: Reply, rows: Rows) -> bytes:
+    """Pickle a shard in which some environments can't be pickled any more: those stay as they were before the call."""
+    shard = travelling.shard
+    before = pickle.loads(value).shard
+    for row, env in enumerate(shard.envs):
+        try:
+            cloudpickle.dumps(env)
+        except Exception as error:
+            index = shard.first_index + row
+            stuck = StateCannotTravelError(
+                f"sub-environment {index} could be pickled before this call and can't be after it "
+                f"({type(error).__name__}: {error}), so it can't leave its worker. Use execution='actors'"
+            )
+            shard.envs[row] = before.envs[row]
+            reply.failures[index] = Failure.of(index, stuck)
+            rows.clear(row)
+            if reply.infos is not None:
+                reply.infos[row] = None
+            if reply.results is not None:
+                reply.results[row] = None
+    data: bytes = cloudpickle.dumps(travelling)
+    return data
+
+
+def _guarded(function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
+    """Answer with an exception in place of raising it, so that what joblib raises is joblib's own."""
+    try:
+        return True, function(*args)
+    except Exception as error:
+        cannot = UnpicklableError(
+            f"an environment or an argument can't be unpickled in a worker: {type(error).__name__}: {error}"
+        )
+        return False, cannot
 
 
 @contextlib.contextmanager
@@ -305,7 +357,3 @@ def _worker_settings(settings: OutputSettings, num_threads: int) -> Iterator[Rel
     finally:
         limit.release()
         restore()
-
-
-def _lost(error: Exception, shard: range) -> WorkerDiedError:
-    return worker_died(list(shard), None, f"of a task ({type(error).__name__})")
