@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from joblib_envs import arguments
 from joblib_envs.errors import (
+    ArgumentError,
     CallTimeoutError,
     JoblibEnvsError,
     SubEnvError,
@@ -26,7 +27,7 @@ from joblib_envs.infos import batch_infos
 from joblib_envs.readiness import Readiness
 from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
-from joblib_envs.shard import Reply, Request
+from joblib_envs.shard import Reply, Request, check_distinct
 from joblib_envs.spaces import batched_spaces
 from joblib_envs.state import require_travelling_state
 from joblib_envs.thread_limit import ThreadLimit
@@ -144,7 +145,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         try:
             self._execution: Execution = chosen.execute(plan)
         except ConstructionFailed as failed:
-            raise self._construction_error(failed) from failed.failure.as_cause()
+            error, cause = self._construction_error(failed), failed.failure.as_cause()
+            raise error from (cause.__cause__ if error is cause else cause)
         self.closed = False
         self._finalizer = weakref.finalize(self, _close_unclosed, self._execution, self._guard)
         try:
@@ -239,6 +241,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
                 step never lands in a later one.
         """
         with self._guard("step_wait", waits_for="step"):
+            self._check_timeout(timeout)
             self._guard.pending = None
             return self._finish_step(timeout)
 
@@ -253,6 +256,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that ``reset_async`` began; ``timeout`` as for ``step_wait``."""
         with self._guard("reset_wait", waits_for="reset"):
+            self._check_timeout(timeout)
             self._guard.pending = None
             return self._finish_reset(timeout)
 
@@ -342,6 +346,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
 
     def _take_descriptions(self, observation_mode: Any) -> None:
         descriptions = self._execution.descriptions
+        check_distinct(descriptions)
         self.metadata = {**descriptions[0].metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = descriptions[0].render_mode
         agreed = batched_spaces(descriptions, observation_mode, self.num_envs)
@@ -350,6 +355,13 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         self._leaves = leaves_of(self.single_observation_space)
         action_shape = arguments.fixed_action_shape(self.single_action_space)
         self._execution.bind(self._leaves, 1 if self.copy else 2, action_shape)
+
+    def _check_timeout(self, timeout: float | None) -> None:
+        if timeout is not None and not self._execution.bounds_waits:
+            raise ArgumentError(
+                f"timeout={timeout!r} can't be had in tasks execution, where joblib decides how long a call lasts: use "
+                f"execution='actors', or timeout=None"
+            )
 
     def _start_reset(self, seed: Any, options: Any) -> None:
         seeds = arguments.checked_seeds(seed, self.num_envs)

@@ -190,7 +190,8 @@ class SubEnvError(JoblibEnvsError, RuntimeError):
         return error
 
     def __str__(self) -> str:
-        return str(getattr(self, "message", super().__str__()))
+        # Not the original type's text, which may need what its constructor would have set.
+        return str(self.__dict__.get("message", ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The combined class has no importable name, so the plain one arrives elsewhere.

@@ -17,7 +17,6 @@ import cloudpickle
 import gymnasium
 from gymnasium.envs.registration import (
     EnvSpec,
-    WrapperSpec,
     find_highest_version,
     get_env_id,
     load_env_creator,
@@ -54,12 +53,30 @@ class SpecFactory:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
 
+    @classmethod
+    def of(cls, spec: EnvSpec, env_kwargs: dict[str, Any], wrappers: tuple[Wrapper, ...]) -> SpecFactory:
+        """Make the factory; what a worker couldn't import is resolved here and travels by value."""
+        added: tuple[Wrapper, ...] = ()
+        portable = _portable_spec(spec)
+        if not all(_workers_import(wrapper.entry_point) for wrapper in spec.additional_wrappers):
+            # Gymnasium loads a spec's wrappers by name only, so all of them are applied here, in order.
+            added = tuple(
+                functools.partial(_wrap, load_env_creator(wrapper.entry_point), wrapper.kwargs or {})
+                for wrapper in spec.additional_wrappers
+            )
+            portable.additional_wrappers = ()
+        return cls(portable, env_kwargs, (*added, *wrappers))
+
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make and wrap one environment."""
         env = gymnasium.make(self.spec, **copy.deepcopy(self.env_kwargs))
         for wrapper in self.wrappers:
             env = wrapper(env)
         return env
+
+
+def _wrap(creator: Callable[..., Any], kwargs: dict[str, Any], env: gymnasium.Env[Any, Any]) -> Any:
+    return creator(env=env, **copy.deepcopy(kwargs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +153,7 @@ def source_of(env: Any, num_envs: Any, wrappers: Iterable[Wrapper], env_kwargs: 
         raise _env_given("env is")
     if isinstance(env, str | EnvSpec):
         spec = env if isinstance(env, EnvSpec) else _find_spec(env)
-        factory: EnvFactory = SpecFactory(_portable_spec(spec), kwargs, chain)
+        factory: EnvFactory = SpecFactory.of(spec, kwargs, chain)
         return EnvSource((factory,) * _checked_num_envs(num_envs, 1), copy.deepcopy(spec))
     if isinstance(env, Iterable) and not callable(env):
         return _source_of_list(list(env), num_envs, kwargs, chain)
@@ -271,22 +288,10 @@ def _find_spec(env_id: str) -> EnvSpec:
 
 
 def _portable_spec(spec: EnvSpec) -> EnvSpec:
-    """Return a spec whose entry points a worker can load: those it couldn't import are resolved here."""
-    changes: dict[str, Any] = {}
-    if isinstance(spec.entry_point, str) and not _workers_import(spec.entry_point):
-        changes["entry_point"] = load_env_creator(spec.entry_point)
-    wrappers = tuple(
-        replace(wrapper, entry_point=load_env_creator(wrapper.entry_point))  # type: ignore[arg-type]
-        if isinstance(wrapper, WrapperSpec)
-        and isinstance(wrapper.entry_point, str)
-        and not _workers_import(wrapper.entry_point)
-        else wrapper
-        for wrapper in spec.additional_wrappers
-    )
+    """Return a spec whose entry point a worker can load: one that it couldn't import is resolved here."""
     portable = copy.copy(spec)
-    for name, value in changes.items():
-        setattr(portable, name, value)
-    portable.additional_wrappers = wrappers
+    if isinstance(spec.entry_point, str) and not _workers_import(spec.entry_point):
+        portable.entry_point = load_env_creator(spec.entry_point)  # type: ignore[assignment]
     return portable
 
 

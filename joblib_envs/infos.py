@@ -129,15 +129,12 @@ def _storable(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 
 
 def _kept(value: Any, stored: Any) -> bool:
-    if type(value) is float or type(value) is int or type(value) is bool:
-        return bool(stored == value) or (value != value and stored != stored)
+    """Tell whether a stored value is the given one, exactly: Python compares numbers without rounding them."""
     given = np.asarray(value)
     if given.dtype == stored.dtype:
         return True
-    try:
-        return bool(np.array_equal(given, stored, equal_nan=given.dtype.kind in "fc"))
-    except TypeError:
-        return False
+    pairs = zip(given.reshape(-1).tolist(), np.asarray(stored).reshape(-1).tolist(), strict=True)
+    return all(one == other or (one != one and other != other) for one, other in pairs)
 
 
 def _objects(values: Values, num_envs: int) -> np.ndarray[Any, Any]:

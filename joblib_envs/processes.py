@@ -8,6 +8,7 @@ worker ends its siblings.
 from __future__ import annotations
 
 import io
+import multiprocessing.process
 import os
 import pickle
 import signal
@@ -23,7 +24,7 @@ from joblib.externals.loky.backend.context import get_context
 
 from joblib_envs.thread_limit import thread_variables
 
-__all__ = ["WorkerProcess", "end_with_parent", "run_in_fresh_process"]
+__all__ = ["WorkerProcess", "end_with_parent", "interrupts_ignored", "run_in_fresh_process"]
 
 _STOP_S = 2.0
 """How long a process may take to end by itself once asked."""
@@ -56,6 +57,9 @@ class WorkerProcess:
         )
         with _interrupts_blocked():  # inherited: no traceback of a Ctrl-C while it imports
             self._process.start()
+        # Off multiprocessing's list: at the program's end it waits for the processes on it, which
+        # wait for requests; and so does a forked child, for processes that aren't its own.
+        getattr(multiprocessing.process, "_children", set()).discard(self._process)
         child_end.close()
         lifeline.close()
         self._sentinel = self._process.sentinel
@@ -89,7 +93,7 @@ class WorkerProcess:
 
 
 def run_in_fresh_process(function: Callable[..., Any], *args: Any, num_threads: int, timeout_s: float) -> Any:
-    """Run a function in a new process and return what it returns.
+    """Run a function in a new process, in silence, and return what it returns.
 
     Raises:
         TimeoutError: It took longer than ``timeout_s``.
@@ -115,7 +119,10 @@ def run_in_fresh_process(function: Callable[..., Any], *args: Any, num_threads: 
 
 
 def _answer(connection: Connection) -> None:
-    """Run one pickled call and send its outcome."""
+    """Run one pickled call, whose output nobody shall see, and send its outcome."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
     try:
         function, args = pickle.loads(connection.recv_bytes())
         outcome = (True, function(*args))
@@ -139,7 +146,7 @@ def _main(
     """Run in the new process: see to its end first, then call the target."""
     # Ctrl-C reaches the whole group: the parent decides what it means. A handler rather
     # than SIG_IGN, which an environment's own subprocesses would inherit.
-    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGINT, _ignore)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for stream in (sys.stdout, sys.stderr):
@@ -171,6 +178,23 @@ def _watch_parent(parent_pid: int, lifeline: Connection | None) -> None:
         if os.getppid() != parent_pid:
             break
     os._exit(1)
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing at a signal."""
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Leave a Ctrl-C, which reaches a task's worker too, to the parent."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _ignore)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -118,8 +119,17 @@ class Relay(logging.Handler):
         self._records.append(("warning", (str(message), _portable(category), filename, lineno)))
 
 
-_shown: dict[str, dict[Any, Any]] = {}
-"""What was shown of each file's warnings, as a module's ``__warningregistry__`` keeps it."""
+_registries: dict[str, dict[Any, Any]] = {}
+
+
+def _registry_of(filename: str) -> dict[Any, Any]:
+    """Return where Python notes which warnings of a file it has shown: in the file's module, if that is loaded."""
+    if filename not in _registries:
+        modules = list(sys.modules.values())
+        module = next((module for module in modules if getattr(module, "__file__", None) == filename), None)
+        namespace: dict[str, Any] = {} if module is None else vars(module)
+        _registries[filename] = namespace.setdefault("__warningregistry__", {})
+    return _registries[filename]
 
 
 def replay(records: list[tuple[str, tuple[Any, ...]]]) -> None:
@@ -132,7 +142,7 @@ def replay(records: list[tuple[str, tuple[Any, ...]]]) -> None:
                 logger.handle(record)
         else:
             message, category, filename, lineno = arguments
-            warnings.warn_explicit(message, category, filename, lineno, registry=_shown.setdefault(filename, {}))
+            warnings.warn_explicit(message, category, filename, lineno, registry=_registry_of(filename))
 
 
 def _portable(category: type[Warning]) -> type[Warning]:

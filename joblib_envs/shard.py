@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,7 +23,7 @@ from joblib_envs.failures import Failure
 from joblib_envs.infos import own_info
 from joblib_envs.rows import Rows
 
-__all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription"]
+__all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check_distinct"]
 
 EnvFactory: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -39,12 +40,14 @@ class ShardDescription:
         action_spaces: The same for actions.
         metadata: The first sub-environment's.
         render_mode: The first sub-environment's.
+        identities: Process and address of each environment object, where it stays.
     """
 
     observation_spaces: tuple[gymnasium.Space[Any] | None, ...]
     action_spaces: tuple[gymnasium.Space[Any] | None, ...]
     metadata: dict[str, Any]
     render_mode: str | None
+    identities: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class Request:
 
     method: str
     arguments: tuple[Any, ...] = ()
+
+    @property
+    def fills_rows(self) -> bool:
+        """Whether it is a step or a reset, which fill rows; the other calls leave them as they are."""
+        return self.method in ("step", "reset")
 
 
 @dataclass
@@ -111,7 +119,7 @@ class Shard:
         for factory in factories:
             try:
                 env = factory()
-                _check_env(env, envs, first_index)
+                _check_env(env)
             except _FAILS as error:
                 failure = Failure.of(first_index + len(envs), error)
                 Shard(envs, first_index, autoreset_mode).close()
@@ -130,12 +138,13 @@ class Shard:
             _once([env.action_space for env in self.envs]),
             dict(first.metadata),
             first.render_mode,
+            tuple((os.getpid(), id(env.unwrapped)) for env in self.envs),
         )
 
     def handle(self, request: Request, rows: Rows) -> Reply:
         """Carry out a request; ``step`` and ``reset`` fill the rows."""
         method = getattr(self, request.method)
-        arguments = (rows, *request.arguments) if request.method in ("step", "reset") else request.arguments
+        arguments = (rows, *request.arguments) if request.fills_rows else request.arguments
         draws = self._draws or (request.method == "call" and request.arguments[0] == "render")
         with DRAWING if draws else contextlib.nullcontext():
             reply: Reply = method(*arguments)
@@ -250,19 +259,29 @@ class _Untouched(Exception):  # noqa: N818 -- never leaves this module
     """A call failed before it reached the environment's own code."""
 
 
-def _check_env(env: Any, earlier: Sequence[gymnasium.Env[Any, Any]], first_index: int) -> None:
+def _check_env(env: Any) -> None:
     if not isinstance(env, gymnasium.Env):
         raise ArgumentTypeError(
             f"a factory returned {type(env).__name__}, but a sub-environment must be a gymnasium.Env: "
             f"return the environment from the factory"
         )
-    for row, other in enumerate(earlier):
-        if env is other or env.unwrapped is other.unwrapped:
+
+
+def check_distinct(descriptions: Sequence[ShardDescription]) -> None:
+    """Refuse a batch in which two sub-environments are one object.
+
+    Raises:
+        EnvInsideFactoryError: They are.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    for index, identity in enumerate(identity for description in descriptions for identity in description.identities):
+        if identity in seen:
             raise EnvInsideFactoryError(
-                f"the factories of sub-environments {first_index + row} and {first_index + len(earlier)} returned one "
-                f"and the same environment object: each call of a factory must make a new environment, "
-                f"as in `lambda: gymnasium.make('CartPole-v1')`"
+                f"the factories of sub-environments {seen[identity]} and {index} returned one and the same environment "
+                f"object: each call of a factory must make a new environment, as in "
+                f"`lambda: gymnasium.make('CartPole-v1')`"
             )
+        seen[identity] = index
 
 
 def _once(spaces: list[gymnasium.Space[Any]]) -> tuple[gymnasium.Space[Any] | None, ...]:

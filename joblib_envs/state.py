@@ -144,7 +144,7 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
             factory = pickle.loads(packed_factory)
             for _ in range(_NUM_CONTROLS + 2):  # one to look at, the controls, one to pickle
                 made.append(factory())
-        except Exception:  # building the batch will meet the same and say it better
+        except (Exception, SystemExit):  # building the batch will meet the same and say it better
             return ProbeResult(Verdict.UNAVAILABLE, "it can't be made")
         actions, num_before = _sampled_actions(made[0])
         controls = [_whole_run(env, actions) for env in made[1 : _NUM_CONTROLS + 1]]
@@ -203,7 +203,7 @@ def _tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     try:
         returned = call(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return "raised", type(error).__name__, str(error)
     return pickle.loads(cloudpickle.dumps(returned))
 
@@ -317,7 +317,7 @@ def _arrive(moments: bytes) -> ProbeResult:
                 env, ended = pickle.loads(state)
                 made.append(env)
                 got = _go_on(env, actions, ended=ended)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 return ProbeResult(
                     Verdict.WRONG,
                     f"a copy pickled {name} raised {type(error).__name__}: {error} where it went on",

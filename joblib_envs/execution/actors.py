@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import time
 import weakref
@@ -36,6 +37,7 @@ class Actors:
         self._limit = plan.limit
         self.shards = split_evenly(len(plan.factories), plan.n_jobs)
         self.num_workers = plan.n_jobs
+        self.bounds_waits = True
         self._hosts: list[Host] = []
         self._awaited: list[Host] = []
         self._slots: list[Rows] = []
@@ -76,14 +78,19 @@ class Actors:
 
     def start(self, requests: Sequence[Request]) -> None:
         """Begin a request for each shard."""
-        self._turn_slot(keep_rows=True)
+        packed = [host.pack(request) for host, request in zip(self._hosts, requests, strict=True)]
+        if requests[0].fills_rows:
+            self._turn_slot(keep_rows=True)
         self._begin()
-        for host, request in zip(self._hosts, requests, strict=True):
-            host.start(request, self._slot)
+        for host, each in zip(self._hosts, packed, strict=True):
+            host.start(each, self._slot)
             self._awaited.append(host)
 
     def start_step(self, actions: Any) -> None:
         """Begin a step."""
+        if not all(host.takes(actions) for host in self._hosts):
+            self.start([Request("step", (copy.deepcopy(actions[s.start : s.stop]),)) for s in self.shards])
+            return
         self._turn_slot(keep_rows=False)
         self._begin()
         for host, shard in zip(self._hosts, self.shards, strict=True):

@@ -11,12 +11,12 @@ import cloudpickle
 from joblib_envs.errors import UnpicklableError
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Rows
-from joblib_envs.shard import Reply
+from joblib_envs.shard import Reply, Request
 
-__all__ = ["dumps", "pack_reply", "unpack_reply"]
+__all__ = ["pack_reply", "pack_request", "unpack_reply"]
 
 
-def dumps(value: Any) -> bytes:
+def _dumps(value: Any) -> bytes:
     """Pickle, by value only where that is needed: the plain pickler is the faster one."""
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
@@ -25,13 +25,30 @@ def dumps(value: Any) -> bytes:
         return data
 
 
+def pack_request(request: Request) -> bytes:
+    """Pickle a request.
+
+    Raises:
+        UnpicklableError: An argument of it can't be pickled; nobody has moved.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(request)
+    except Exception as error:
+        raise UnpicklableError(
+            f"an argument of {request.method!r} can't be pickled, so it can't reach the worker processes: "
+            f"{type(error).__name__}: {error}. Give plain data, or use backend='threading' or 'sequential', which need "
+            f"no pickling"
+        ) from error
+    return data
+
+
 def pack_reply(reply: Reply, rows: Rows, first_index: int) -> bytes:
     """Pickle a reply; what can't be pickled becomes the failure of its sub-environment."""
     try:
-        return dumps((reply, rows.objects))
+        return _dumps((reply, rows.objects))
     except Exception:
         _fail_the_unpicklable(reply, rows, first_index)
-        return dumps((reply, rows.objects))
+        return _dumps((reply, rows.objects))
 
 
 def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[Sequence[Any]]]:
@@ -55,7 +72,7 @@ def _fail_the_unpicklable(reply: Reply, rows: Rows, first_index: int) -> None:
     ):
         for row, value in enumerate(values or ()):
             try:
-                dumps(value)
+                _dumps(value)
             except Exception as error:
                 cannot = UnpicklableError(
                     f"the {what} of sub-environment {first_index + row} can't be pickled, so it can't leave its worker "

@@ -5,7 +5,6 @@ An *actor* is a stateful worker that owns sub-environments, not a policy.
 
 from __future__ import annotations
 
-import copy
 import pickle
 import queue
 import threading
@@ -19,7 +18,7 @@ import numpy as np
 
 from joblib_envs import channel
 from joblib_envs.errors import UnpicklableError, WorkerDiedError
-from joblib_envs.execution.crossing import pack_reply, unpack_reply
+from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
 from joblib_envs.processes import WorkerProcess
@@ -51,11 +50,21 @@ class Host(Protocol):
     def bind(self, slots: Sequence[Rows]) -> None:
         """Take this shard's rows, one set for each slot."""
 
-    def start(self, request: Request, slot: int) -> None:
+    def pack(self, request: Request) -> Any:
+        """Make a request ready for ``start``, before any host starts.
+
+        Raises:
+            UnpicklableError: It can't cross to the worker.
+        """
+
+    def start(self, packed: Any, slot: int) -> None:
         """Begin a request."""
 
-    def start_step(self, actions: Any, slot: int) -> None:
-        """Begin a step: the shard's actions, as an array or a list."""
+    def takes(self, actions: Any) -> bool:
+        """Tell whether ``start_step`` can take these actions."""
+
+    def start_step(self, actions: Array, slot: int) -> None:
+        """Begin a step with the shard's rows of an array of actions."""
 
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for what was begun.
@@ -100,13 +109,21 @@ class CallerHost:
         """Take this shard's rows."""
         self._slots = slots
 
-    def start(self, request: Request, slot: int) -> None:
-        """Remember the request: it runs in ``finish``, while the other hosts are at work."""
-        self._begun = (request, slot)
+    def pack(self, request: Request) -> Request:
+        """Return the request as it is."""
+        return request
 
-    def start_step(self, actions: Any, slot: int) -> None:
+    def start(self, packed: Request, slot: int) -> None:
+        """Remember the request: it runs in ``finish``, while the other hosts are at work."""
+        self._begun = (packed, slot)
+
+    def takes(self, actions: Any) -> bool:
+        """Take every array."""
+        return isinstance(actions, np.ndarray)
+
+    def start_step(self, actions: Array, slot: int) -> None:
         """Remember a copy of the actions."""
-        self.start(Request("step", (own_actions(actions),)), slot)
+        self.start(Request("step", (actions.copy(),)), slot)
 
     def finish(self, deadline: float | None = None) -> Reply:  # noqa: ARG002 -- it waits for nobody
         """Carry out the request."""
@@ -152,13 +169,21 @@ class ThreadHost:
         """Take this shard's rows."""
         self._slots = slots
 
-    def start(self, request: Request, slot: int) -> None:
-        """Hand a request to the thread."""
-        self._inbox.put((request, slot))
+    def pack(self, request: Request) -> Request:
+        """Return the request as it is."""
+        return request
 
-    def start_step(self, actions: Any, slot: int) -> None:
+    def start(self, packed: Request, slot: int) -> None:
+        """Hand a request to the thread."""
+        self._inbox.put((packed, slot))
+
+    def takes(self, actions: Any) -> bool:
+        """Take every array."""
+        return isinstance(actions, np.ndarray)
+
+    def start_step(self, actions: Array, slot: int) -> None:
         """Hand a copy of the actions to the thread."""
-        self.start(Request("step", (own_actions(actions),)), slot)
+        self.start(Request("step", (actions.copy(),)), slot)
 
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the thread's reply."""
@@ -194,26 +219,28 @@ class ThreadHost:
         return answer
 
     def _run(self) -> None:
-        with self._limit.in_this_thread():
-            shard = self._construction.build()
-        if isinstance(shard, Failure):
-            self._outbox.put(shard)
+        try:
+            with self._limit.in_this_thread():
+                shard = self._construction.build()
+            built = shard if isinstance(shard, Failure) else shard.describe()
+        except BaseException as error:  # whatever it is, the caller waits for an answer
+            self._outbox.put(error)
             return
-        self._answer(shard.describe)
+        self._outbox.put(built)
+        if isinstance(shard, Failure):
+            return
         while (begun := self._inbox.get()) is not None:
             request, slot = begun
-            self._answer(self._handle, shard, request, slot)
+            try:
+                answer: Any = self._handle(shard, request, slot)
+            except BaseException as error:
+                answer = error
+            self._outbox.put(answer)
 
     def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
         rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
         with self._limit.in_this_thread():
             return shard.handle(request, rows)
-
-    def _answer(self, function: Any, *args: Any) -> None:
-        try:
-            self._outbox.put(function(*args))
-        except BaseException as error:
-            self._outbox.put(error)
 
 
 class ProcessHost:
@@ -264,18 +291,24 @@ class ProcessHost:
         """Take this shard's rows."""
         self._slots = slots
 
-    def start(self, request: Request, slot: int) -> None:
+    def pack(self, request: Request) -> bytes:
+        """Pickle the request."""
+        return pack_request(request)
+
+    def start(self, packed: bytes, slot: int) -> None:
         """Send a request through the pipe."""
-        data = cloudpickle.dumps(request)
         self._begin(channel.MESSAGE, slot)
         with channel.ignore_broken_pipe():
-            self._process.connection.send_bytes(data)
+            self._process.connection.send_bytes(packed)
 
-    def start_step(self, actions: Any, slot: int) -> None:
-        """Write the actions to shared memory where they fit, and wake the process."""
-        if self._shared is None or self._block is None or not self._shared.takes_actions(actions):
-            self.start(Request("step", (actions,)), slot)
-            return
+    def takes(self, actions: Any) -> bool:
+        """Take arrays whose items fit the shared buffer."""
+        return self._shared is not None and self._shared.takes_actions(actions)
+
+    def start_step(self, actions: Array, slot: int) -> None:
+        """Write the actions to shared memory, and wake the process."""
+        assert self._shared is not None  # as ``takes`` has said
+        assert self._block is not None
         number = actions.dtype.num
         if number not in self._actions:
             first, last = self._indices[0], self._indices[-1]
@@ -298,7 +331,7 @@ class ProcessHost:
         """Send the process its last request."""
         self._closing = not self._process.has_ended()
         if self._closing:
-            self.start(Request("close"), 0)
+            self.start(self.pack(Request("close")), 0)
 
     def stop(self, *, graceful: bool) -> Reply | None:
         """Wait for the environments to close, then end the process."""
@@ -343,11 +376,6 @@ def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> Wor
         indices,
         exitcode,
     )
-
-
-def own_actions(actions: Any) -> Any:
-    """Return actions that an environment may keep or change."""
-    return copy.deepcopy(actions)
 
 
 def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: channel.Signal) -> None:

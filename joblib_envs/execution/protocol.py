@@ -57,6 +57,9 @@ class Execution(Protocol):
     def descriptions(self) -> Sequence[ShardDescription]:
         """What each shard told of its sub-environments, in index order."""
 
+    bounds_waits: bool
+    """Whether ``finish`` can be given a timeout."""
+
     @property
     def rows(self) -> Rows:
         """The batch's current rows."""

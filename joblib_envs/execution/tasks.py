@@ -8,22 +8,25 @@ the caller keeps as they are: it never makes a copy of an environment itself.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 from joblib import Parallel, delayed
 from joblib.parallel import ParallelBackendBase
 
-from joblib_envs.errors import ArgumentError, StateCannotTravelError, UnpicklableError
-from joblib_envs.execution.crossing import pack_reply, unpack_reply
-from joblib_envs.execution.hosts import own_actions, worker_died
+from joblib_envs.errors import StateCannotTravelError, UnpicklableError
+from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
+from joblib_envs.execution.hosts import worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.processes import end_with_parent
+from joblib_envs.processes import end_with_parent, interrupts_ignored
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Leaf, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
@@ -45,10 +48,11 @@ class Tasks:
         self._limit = plan.limit
         self.shards = split_evenly(len(plan.factories), plan.n_jobs)
         self.num_workers = plan.n_jobs
+        self.bounds_waits = False
         self._values: list[Any] = []
         self._shares_memory = shares_memory
         self._calls = _ParallelCalls(backend, plan.n_jobs)
-        self._begun: list[Request] = []
+        self._begun: list[tuple[Request, Any]] = []
         self._leaves: Sequence[Leaf] = ()
         self.placement = tuple(f"task-{number}" for number, shard in enumerate(self.shards) for _ in shard)
         try:
@@ -70,27 +74,23 @@ class Tasks:
 
     def start(self, requests: Sequence[Request]) -> None:
         """Remember the requests: ``Parallel`` has no call that returns before the work is done."""
-        self._begun = list(requests)
+        packed = [request if self._shares_memory else pack_request(request) for request in requests]
+        self._begun = list(zip(requests, packed, strict=True))
 
     def start_step(self, actions: Any) -> None:
         """Remember a step, with a copy of the actions."""
-        self.start([Request("step", (own_actions(actions[shard.start : shard.stop]),)) for shard in self.shards])
+        self.start([Request("step", (copy.deepcopy(actions[s.start : s.stop]),)) for s in self.shards])
 
-    def finish(self, timeout_s: float | None) -> Reply:
-        """Make the call.
-
-        Raises:
-            ArgumentError: ``timeout_s`` isn't None.
-        """
-        if timeout_s is not None:
-            raise ArgumentError("timeout can't be had in tasks execution: use execution='actors', or timeout=None")
-        requests, self._begun = self._begun, []
-        answers = self._run([self._call(value, request) for value, request in zip(self._values, requests, strict=True)])
+    def finish(self, timeout_s: float | None) -> Reply:  # noqa: ARG002
+        """Make the call; ``timeout_s`` is None, since joblib's tasks can't be waited for in part."""
+        begun, self._begun = self._begun, []
+        answers = self._run([self._call(value, packed) for value, (_, packed) in zip(self._values, begun, strict=True)])
         self._values = [value for value, _, _ in answers]
         replies = [self._arrived(answer, shard) for answer, shard in zip(answers, self.shards, strict=True)]
-        previous, self._slot = self._slot, (self._slot + 1) % len(self._slots)
-        for (_, part), request, shard in zip(replies, requests, self.shards, strict=True):
-            self._take_rows(part, request, shard, previous)
+        if begun[0][0].fills_rows:
+            previous, self._slot = self._slot, (self._slot + 1) % len(self._slots)
+            for (_, part), (request, _), shard in zip(replies, begun, self.shards, strict=True):
+                self._take_rows(part, request, shard, previous)
         return merge_replies([reply for reply, _ in replies], self.shards)
 
     def drain(self, timeout_s: float) -> bool:  # noqa: ARG002
@@ -107,7 +107,7 @@ class Tasks:
             if self._shares_memory:
                 closed = merge_replies([local.shard.close() for local in values], self.shards[: len(values)])
             elif graceful and values:
-                answers = self._run([self._call(value, Request("close")) for value in values])
+                answers = self._run([self._call(value, pack_request(Request("close"))) for value in values])
                 replies = [self._arrived(answer, shard)[0] for answer, shard in zip(answers, self.shards, strict=True)]
                 closed = merge_replies(replies, self.shards)
         finally:
@@ -144,10 +144,10 @@ class Tasks:
             for local in values:
                 local.shard.close()
         elif values:
-            self._run([self._call(value, Request("close")) for value in values])
+            self._run([self._call(value, pack_request(Request("close"))) for value in values])
 
-    def _call(self, value: Any, request: Request) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (_run_shared if self._shares_memory else _run_travelling), (value, request, self._leaves)
+    def _call(self, value: Any, packed: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (_run_shared if self._shares_memory else _run_travelling), (value, packed, self._leaves)
 
     def _run(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
         """Make the calls side by side; where workers were lost, once more and one by one.
@@ -285,13 +285,15 @@ def _build_travelling(packed: bytes, settings: OutputSettings, num_threads: int)
         if isinstance(shard, Failure):
             outcome: tuple[Any, Any] = (None, shard)
         else:
-            outcome = (cloudpickle.dumps(_Travelling(shard, settings, num_threads)), shard.describe())
+            # No identities: the objects end with this task, and another may get their addresses.
+            description = replace(shard.describe(), identities=())
+            outcome = (cloudpickle.dumps(_Travelling(shard, settings, num_threads)), description)
     data: bytes = cloudpickle.dumps((*outcome, relay.drain()))
     return data
 
 
-def _run_travelling(value: bytes, request: Request, leaves: Sequence[Leaf]) -> tuple[bytes, bytes, Any]:
-    travelling = pickle.loads(value)
+def _run_travelling(value: bytes, packed: bytes, leaves: Sequence[Leaf]) -> tuple[bytes, bytes, Any]:
+    travelling, request = pickle.loads(value), pickle.loads(packed)
     shard = travelling.shard
     rows = Rows.allocate(leaves, len(shard))
     with _worker_settings(travelling.settings, travelling.num_threads) as relay:
@@ -303,8 +305,7 @@ def _run_travelling(value: bytes, request: Request, leaves: Sequence[Leaf]) -> t
             changed = cloudpickle.dumps(travelling)
         except Exception:
             changed = _without_the_stuck(value, travelling, reply, rows)
-    filled = request.method in ("step", "reset")
-    arrays = (rows.observations, rows.rewards, (rows.terminations, rows.truncations)) if filled else None
+    arrays = (rows.observations, rows.rewards, (rows.terminations, rows.truncations)) if request.fills_rows else None
     return changed, pack_reply(reply, rows, shard.first_index), arrays
 
 
@@ -346,14 +347,17 @@ def _guarded(function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
 @contextlib.contextmanager
 def _worker_settings(settings: OutputSettings, num_threads: int) -> Iterator[Relay]:
     """Hold the caller's warning filters, log levels and thread limit for one task, in a worker that others use too."""
-    if settings.pid != os.getpid():
+    in_worker = settings.pid != os.getpid()
+    if in_worker:
         end_with_parent(settings.pid)
     relay, limit = Relay(settings), ThreadLimit(num_threads)
     restore = relay.install()
     limit.acquire()
     try:
-        with limit.in_this_thread():
+        with limit.in_this_thread(), interrupts_ignored() if in_worker else contextlib.nullcontext():
             yield relay
     finally:
         limit.release()
         restore()
+        if in_worker:
+            sys.stdout.flush()  # what an environment prints appears when it prints
