@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -92,10 +93,11 @@ def _is_tracker(process):
         return False
 
 
-def shared_memory_names():
-    """List what lies in /dev/shm."""
+def shared_memory_of(pid):
+    """List what a process has put into /dev/shm; joblib and loky write its number into the names."""
     folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name for name in names if re.search(rf"(?<!\d){pid}(?!\d)", name))
 
 
 def start_script(folder, text, **options):
@@ -119,6 +121,7 @@ def start_script(folder, text, **options):
 class Ended:
     """How a script ended."""
 
+    pid: int
     returncode: int
     stdout: str
     stderr: str
@@ -132,4 +135,4 @@ def run_script(folder, text):
     except subprocess.TimeoutExpired:
         script.kill()
         raise
-    return Ended(script.returncode, stdout, stderr)
+    return Ended(script.pid, script.returncode, stdout, stderr)

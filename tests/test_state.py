@@ -137,8 +137,9 @@ def test_one_unfaithful_environment_of_several_is_enough_to_refuse():
 
 
 @pytest.mark.parametrize("backend", TRAVELLING, ids=str)
-def test_tasks_in_processes_refuse_mujoco(backend):
+def test_tasks_in_processes_refuse_mujoco(backend, tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)  # where MuJoCo writes its log
 
     with pytest.raises(StateCannotTravelError, match="HalfCheetah-v5"):
         make_batch(backend, "HalfCheetah-v5", 2, probe=True)
