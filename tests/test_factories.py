@@ -52,7 +52,7 @@ def registered():
         (CountingEnv, 2, 2),
         ([CountingEnv, CountingEnv], None, 2),
         ((CountingEnv,), 1, 1),
-        ((CountingEnv for _ in range(3)), None, 3),
+        (dict.fromkeys(range(3), CountingEnv).values(), None, 3),
     ],
     ids=str,
 )

@@ -274,6 +274,7 @@ def test_an_exception_shows_exactly_one_traceback_and_ends_the_script(tmp_path, 
 
 
 SLOW_SCRIPT = """
+import os
 import time
 from functools import partial
 from batches import make_batch, Backend
@@ -284,7 +285,7 @@ from joblib_envs.envs import CountingEnv
 class SlowEnv(CountingEnv):
     def step(self, action):
         if action:
-            print("busy", flush=True)
+            os.write(1, b"busy\n")  # in one piece, whichever thread
             time.sleep(60)
         return super().step(action)
 
