@@ -15,7 +15,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from joblib_envs import infos as infos_module
 from joblib_envs.envs import BufferReusingEnv, InfoEnv, InfoKind
 from joblib_envs.equality import bit_equal, first_difference
-from joblib_envs.infos import batch_infos
+from joblib_envs.infos import batch_infos, own_info
 
 LOSSLESS = [
     [{"a": 1}, {"a": 2}],
@@ -105,7 +105,7 @@ def test_empty_infos_do_not_shift_later_ones():
 
 def test_nothing_is_shared_with_the_environments():
     values = {"array": np.zeros(2), "list": [1], "odd": np.zeros(3), "nested": {"list": [1]}}
-    result = batch_infos([values, {"odd": np.zeros(2)}])
+    result = batch_infos([own_info(values), own_info({"odd": np.zeros(2)})])
     before = copy.deepcopy(result)
 
     values["array"][:] = 9

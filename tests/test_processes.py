@@ -285,7 +285,7 @@ from joblib_envs.envs import CountingEnv
 class SlowEnv(CountingEnv):
     def step(self, action):
         if action:
-            os.write(1, b"busy\n")  # in one piece, whichever thread
+            os.write(1, b"busy\\n")  # in one piece, whichever thread
             time.sleep(60)
         return super().step(action)
 
