@@ -442,6 +442,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         """See to the state of the batch where the workers' answer doesn't come."""
         try:
             yield
+        except UnpicklableError:
+            raise  # found before anyone moved
         except (WorkerDiedError, CallTimeoutError) as error:
             self._guard.broken = error
             raise

@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -125,7 +126,7 @@ class _KnowingSpecs:
     """A factory that may call ``gymnasium.make`` with an id that only the caller's script registered."""
 
     factory: EnvFactory
-    specs: tuple[EnvSpec, ...]
+    specs: _CallerSpecs
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         try:
@@ -133,8 +134,7 @@ class _KnowingSpecs:
         except gymnasium.error.UnregisteredEnv:
             # Not before: packages register their environments when they are imported here, and
             # Gymnasium warns of each id that it knows already.
-            for spec in self.specs:
-                registry.setdefault(spec.id, spec)
+            self.specs.make_known()
             return self.factory()
 
 
@@ -309,19 +309,45 @@ def _is_importable(module: str) -> bool:
         return False
 
 
-def _caller_specs() -> tuple[EnvSpec, ...]:
-    """List the registered environments that a fresh process, which imports Gymnasium, wouldn't know."""
-    specs = []
+@dataclass(frozen=True, eq=False)
+class _CallerSpecs:
+    """The registered environments that a fresh process, which imports Gymnasium, wouldn't know.
+
+    Attributes:
+        specs: Their specs.
+        wrappers: What the names of their wrappers stand for, where a worker can't import them.
+    """
+
+    specs: tuple[EnvSpec, ...]
+    wrappers: dict[str, Callable[..., Any]]
+
+    def make_known(self) -> None:
+        """Register the specs in this process, and let the wrappers' names be found."""
+        for spec in self.specs:
+            registry.setdefault(spec.id, spec)
+        for name, wrapper in self.wrappers.items():
+            module, attribute = name.split(":")
+            namespace = sys.modules.setdefault(module, types.ModuleType(module))
+            if not hasattr(namespace, attribute):
+                setattr(namespace, attribute, wrapper)
+
+
+def _caller_specs() -> _CallerSpecs:
+    specs: list[EnvSpec] = []
+    wrappers: dict[str, Callable[..., Any]] = {}
     for spec in list(registry.values()):
         if isinstance(spec.entry_point, str) and spec.entry_point.startswith(_KNOWN_EVERYWHERE):
             continue
+        names = {each.entry_point for each in spec.additional_wrappers if not _workers_import(each.entry_point)}
         try:
             portable = _portable_spec(spec)
-            cloudpickle.dumps(portable)
+            named = {name: load_env_creator(name) for name in names}
+            cloudpickle.dumps((portable, named))
         except Exception:  # it can't be loaded or can't travel: no worker could make it
             continue
         specs.append(portable)
-    return tuple(specs)
+        wrappers.update(named)
+    return _CallerSpecs(tuple(specs), wrappers)
 
 
 _KNOWN_EVERYWHERE = ("gymnasium.", "joblib_envs.")
