@@ -189,11 +189,17 @@ def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool)
     for number, action in enumerate(actions):
         if ended or number == len(actions) // 2:
             trace.append(_tried(env.reset))
-        step = _tried(env.step, action)
+        step, frame = _stepped(env, action)
         ended = _has_ended(step)
-        trace.append(step)
+        trace.extend((step, frame))
     trace.append(_tried(env.reset))
     return tuple(trace)
+
+
+def _stepped(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, Any]:
+    """Step, and draw the frame if there is one to be had: drawing may bring what can't be pickled."""
+    step = _tried(env.step, action)
+    return step, (_tried(env.render) if env.render_mode not in (None, "human") else None,)
 
 
 def _tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -276,7 +282,7 @@ def _run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], n
     for number in range(num_steps + len(actions)):
         if ended:
             _tried(env.reset)
-        ended = _has_ended(_tried(env.step, actions[number % len(actions)]))
+        ended = _has_ended(_stepped(env, actions[number % len(actions)])[0])
         if number + 1 >= num_steps and not ended:
             return True
     return False

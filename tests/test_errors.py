@@ -14,6 +14,7 @@ GYMNASIUMS = {
     "ArgumentError": ValueError,
     "ArgumentTypeError": TypeError,
     "BackendUnavailableError": ValueError,
+    "CallTimeoutError": TimeoutError,
     "ClosedBatchError": gymnasium.error.ClosedEnvironmentError,
     "ConcurrentUseError": RuntimeError,
     "EnvInsideFactoryError": TypeError,
@@ -57,7 +58,7 @@ def raised(original):
 def test_every_error_is_public_and_has_its_place_in_the_tree():
     errors = {name for name in joblib_envs.__all__ if name.endswith("Error")} - {"JoblibEnvsError"}
 
-    assert errors >= set(GYMNASIUMS)
+    assert errors - {"ConformanceError"} == set(GYMNASIUMS)  # that one is the checker's, an AssertionError
     for name, kind in GYMNASIUMS.items():
         assert issubclass(getattr(joblib_envs, name), kind)
         assert issubclass(getattr(joblib_envs, name), JoblibEnvsError)

@@ -1,14 +1,16 @@
 """The probe: which environments' states survive a pickle into another process."""
 
+import threading
 from functools import partial
 
 import gymnasium
+import numpy as np
 import pytest
 from batches import BACKENDS, TRAVELLING, make_batch
 from gymnasium import wrappers
 from odd_envs import WarningDiaryEnv
 
-from joblib_envs import StateCannotTravelError, SubEnvError, state
+from joblib_envs import BatchEnv, StateCannotTravelError, SubEnvError, state
 from joblib_envs.envs import (
     BufferReusingEnv,
     CountingEnv,
@@ -196,3 +198,48 @@ def test_throw_away_instances_are_closed_and_never_seen(tmp_path, capfd):
 def test_an_environment_that_cannot_be_made_is_told_by_the_batch(travelling_backend):
     with pytest.raises(SubEnvError, match="ValueError when it was made: init 1 fails"):
         make_batch(travelling_backend, partial(FailingEnv, 1, "init"), 2, probe=True)
+
+
+class SouringEnv(CountingEnv):
+    """Can't be pickled any more once it was told to hold a lock, or has drawn a frame."""
+
+    def __init__(self, sours=True, render_mode=None):
+        super().__init__(100, render_mode=render_mode)
+        self.sours = sours
+
+    def hold(self):
+        if self.sours:
+            self.held = threading.Lock()
+        return self.sours
+
+    def render(self):
+        self.hold()
+        return super().render()
+
+
+@pytest.mark.parametrize("name", ["loky", "multiprocessing"])
+def test_an_environment_that_can_no_longer_be_pickled_fails_alone(name):
+    factories = [SouringEnv, partial(SouringEnv, sours=False)]
+    with BatchEnv(factories, backend=name, execution="tasks", n_jobs=1 if name == "loky" else 2) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+
+        with pytest.raises(StateCannotTravelError, match="sub-environment 0 could be pickled before") as caught:
+            envs.call("hold")
+        observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        moved, *_ = envs.step([0, 0])
+
+    assert list(caught.value.failures) == [0]
+    assert caught.value.partial[0] == (None, False)
+    assert observations.tolist() == [0, 1]
+    assert moved.tolist() == [1, 2]
+
+
+def test_the_probe_draws_frames_where_there_are_some():
+    packed = packed_factories([partial(SouringEnv, render_mode="rgb_array"), SouringEnv])
+
+    drawn, blind = state.probe(packed)
+
+    assert drawn.verdict is Verdict.RAISES
+    assert "can't be pickled" in drawn.reason
+    assert blind.verdict is Verdict.CORRECT

@@ -31,6 +31,7 @@ __all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost"]
 
 Built: TypeAlias = ShardDescription | Failure
 
+_SLICE_S = 0.1
 _CLOSE_S = 5.0
 """How long environments may take to close before their process is ended."""
 
@@ -209,11 +210,15 @@ class ThreadHost:
         return reply
 
     def _receive(self, deadline: float | None) -> Any:
-        try:
-            timeout = None if deadline is None else max(deadline - time.perf_counter(), 0.0)
-            answer = self._outbox.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError("the thread is still at work") from None
+        while True:
+            # In slices: a signal that comes just before a wait doesn't end it, and Ctrl-C would be lost.
+            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - time.perf_counter(), 0.0))
+            try:
+                answer = self._outbox.get(timeout=left)
+                break
+            except queue.Empty:
+                if deadline is not None and time.perf_counter() >= deadline:
+                    raise TimeoutError(f"{self.placement} is still at work") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer

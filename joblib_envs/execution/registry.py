@@ -6,6 +6,7 @@ A backend that joblib knows and this registry doesn't runs as it is, in tasks ex
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import tempfile
 from collections.abc import Callable
@@ -40,6 +41,10 @@ __all__ = [
 ]
 
 
+_SLICE_S = 0.1
+"""How long to wait at a time: a signal that comes just before a wait doesn't end it, and Ctrl-C would be lost."""
+
+
 class _Waiting:
     """Makes ``Parallel`` wait for results in place of polling for them.
 
@@ -53,13 +58,24 @@ class _Waiting:
 
 
 class _WaitingThreads(_Waiting, ThreadingBackend):  # type: ignore[misc]
-    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
-        return self.retrieve_result_callback(out.get(timeout))  # which raises a captured exception
+    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:  # noqa: ARG002 -- none is ever given
+        while not out.ready():
+            out.wait(_SLICE_S)
+        return self.retrieve_result_callback(out.get())  # which raises a captured exception
 
 
 class _WaitingPool(_Waiting, MultiprocessingBackend):  # type: ignore[misc]
-    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
-        return self.retrieve_result_callback(out.get(timeout))
+    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
+        workers = self._workers()
+        while not out.ready():
+            out.wait(_SLICE_S)
+            # A pool replaces a worker that died, and waits for its result for ever.
+            if self._workers() != workers and not out.ready():
+                raise RuntimeError("a worker process of the pool ended")
+        return self.retrieve_result_callback(out.get())
+
+    def _workers(self) -> list[int]:
+        return [process.pid for process in self._pool._pool]
 
 
 class _WaitingLoky(_Waiting, LokyBackend):  # type: ignore[misc]
@@ -68,8 +84,10 @@ class _WaitingLoky(_Waiting, LokyBackend):  # type: ignore[misc]
         # it is told where such folders go; ours are never needed, hence never made there.
         return super().configure(*args, temp_folder=temp_folder or _joblib_temp_folder(), **kwargs)
 
-    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:
-        return out.result(timeout)
+    def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
+        while not out.done():
+            concurrent.futures.wait([out], _SLICE_S)
+        return out.result()
 
 
 def _joblib_temp_folder() -> str:
