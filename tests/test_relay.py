@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from batches import make_batch, wait_until
+from joblib.externals.loky import get_reusable_executor
 from odd_envs import TalkingEnv, WarningDiaryEnv
 
 from joblib_envs import SubEnvError
@@ -114,6 +115,8 @@ def test_what_an_environment_prints_appears_while_the_batch_is_open(backend, cap
         printed.append(capfd.readouterr().out)
         return "".join(printed).count("count is 0") == 2
 
+    # Workers that an earlier test has started print to where its output went.
+    get_reusable_executor().shutdown(wait=True)
     with make_batch(backend, partial(TalkingEnv, "print"), 2) as envs:
         envs.reset(seed=0)
         envs.step([0, 0])

@@ -83,8 +83,8 @@ class Actors:
             self._turn_slot(keep_rows=True)
         self._begin()
         for host, each in zip(self._hosts, packed, strict=True):
+            self._awaited.append(host)  # first: an interrupt may come in between
             host.start(each, self._slot)
-            self._awaited.append(host)
 
     def start_step(self, actions: Any) -> None:
         """Begin a step."""
@@ -94,8 +94,8 @@ class Actors:
         self._turn_slot(keep_rows=False)
         self._begin()
         for host, shard in zip(self._hosts, self.shards, strict=True):
-            host.start_step(actions[shard.start : shard.stop], self._slot)
             self._awaited.append(host)
+            host.start_step(actions[shard.start : shard.stop], self._slot)
 
     def finish(self, timeout_s: float | None) -> Reply:
         """Wait for all; the caller's own shard comes first, while the others are at work."""
