@@ -15,12 +15,11 @@ from joblib_envs.errors import ArgumentError, ArgumentTypeError
 from joblib_envs.rows import Array
 
 __all__ = [
+    "ActionCheck",
     "check_observation_mode",
-    "checked_actions",
     "checked_autoreset_mode",
     "checked_seeds",
     "checked_values",
-    "fixed_action_shape",
     "split_options",
 ]
 
@@ -139,30 +138,47 @@ def fixed_action_shape(single_action_space: Space[Any]) -> tuple[int, ...] | Non
     return None
 
 
-def checked_actions(
-    actions: Any, action_space: Space[Any], single_action_space: Space[Any], num_envs: int
-) -> Array | list[Any]:
-    """Return the actions as a checked array ``(num_envs, ...)``, or as a list of one for each sub-environment.
+class ActionCheck:
+    """Checks a batch of actions before anyone moves, and casts nothing.
 
-    Nothing is cast: a sub-environment gets what ``gymnasium.vector.SyncVectorEnv`` would give it.
+    A sub-environment gets what ``gymnasium.vector.SyncVectorEnv`` would give it.
 
-    Raises:
-        ArgumentError: The number or the shape of the actions is wrong.
-        ArgumentTypeError: One action was given where a batch is wanted.
+    Args:
+        action_space: The batched space.
+        single_action_space: One sub-environment's.
+        num_envs: Number of sub-environments.
+
+    Attributes:
+        shape: The shape of one action where a batch of actions is one array, else None.
     """
-    shape = fixed_action_shape(single_action_space)
-    if isinstance(actions, np.ndarray) and shape is not None and actions.dtype != object:
-        if actions.shape != (num_envs, *shape):
-            raise _wrong_shape(actions, num_envs, shape)
-        return actions
-    if shape is not None and not isinstance(actions, np.ndarray) and hasattr(actions, "__array__"):
-        return _converted(actions, num_envs, shape)
-    each = _one_for_each(actions, action_space, single_action_space, num_envs)
-    if len(each) != num_envs:
-        raise ArgumentError(f"got {len(each)} actions for {num_envs} sub-environments: give one for each")
-    for index, action in enumerate(each):
-        _check_shape(action, single_action_space, index)
-    return each
+
+    def __init__(self, action_space: Space[Any], single_action_space: Space[Any], num_envs: int) -> None:
+        self.shape = fixed_action_shape(single_action_space)
+        self._action_space = action_space
+        self._single_action_space = single_action_space
+        self._num_envs = num_envs
+        self._batch_shape = None if self.shape is None else (num_envs, *self.shape)
+
+    def __call__(self, actions: Any) -> Array | list[Any]:
+        """Return the actions as an array ``(num_envs, ...)``, or as a list of one for each sub-environment.
+
+        Raises:
+            ArgumentError: The number or the shape of the actions is wrong.
+            ArgumentTypeError: One action was given where a batch is wanted.
+        """
+        if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and actions.dtype != object:
+            return actions
+        if self.shape is not None:
+            if isinstance(actions, np.ndarray) and actions.dtype != object:
+                raise _wrong_shape(actions, self._num_envs, self.shape)
+            if hasattr(actions, "__array__") and not isinstance(actions, np.ndarray):
+                return _converted(actions, self._num_envs, self.shape)
+        each = _one_for_each(actions, self._action_space, self._single_action_space, self._num_envs)
+        if len(each) != self._num_envs:
+            raise ArgumentError(f"got {len(each)} actions for {self._num_envs} sub-environments: give one for each")
+        for index, action in enumerate(each):
+            _check_shape(action, self._single_action_space, index)
+        return each
 
 
 def _converted(actions: Any, num_envs: int, shape: tuple[int, ...]) -> Array:

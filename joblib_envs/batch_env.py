@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import gymnasium
@@ -353,8 +353,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         self.single_observation_space, self.observation_space = agreed.single_observation, agreed.observation
         self.single_action_space, self.action_space = agreed.single_action, agreed.action
         self._leaves = leaves_of(self.single_observation_space)
-        action_shape = arguments.fixed_action_shape(self.single_action_space)
-        self._execution.bind(self._leaves, 1 if self.copy else 2, action_shape)
+        self._check_actions = arguments.ActionCheck(self.action_space, self.single_action_space, self.num_envs)
+        self._execution.bind(self._leaves, 1 if self.copy else 2, self._check_actions.shape)
 
     def _check_timeout(self, timeout: float | None) -> None:
         if timeout is not None and not self._execution.bounds_waits:
@@ -372,13 +372,11 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
             Request("reset", (seeds[s.start : s.stop], env_options, masks and masks[s.start : s.stop]))
             for s in self._execution.shards
         ]
-        with self._unbroken():
-            self._execution.start(requests)
+        self._start(self._execution.start, requests)
         self._begun_reset_mask = mask
 
     def _finish_reset(self, timeout_s: float | None) -> tuple[Any, dict[str, Any]]:
-        with self._unbroken():
-            reply = self._execution.finish(timeout_s)
+        reply = self._finish(timeout_s)
         self._readiness.after_reset(self._begun_reset_mask, reply.failures)
         replay(reply.output)
         observations, infos = self._observations(), batch_infos(reply.infos or ())
@@ -387,14 +385,12 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         return observations, infos
 
     def _start_step(self, actions: Any) -> None:
-        checked = arguments.checked_actions(actions, self.action_space, self.single_action_space, self.num_envs)
+        checked = self._check_actions(actions)
         self._readiness.require()
-        with self._unbroken():
-            self._execution.start_step(checked)
+        self._start(self._execution.start_step, checked)
 
     def _finish_step(self, timeout_s: float | None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        with self._unbroken():
-            reply = self._execution.finish(timeout_s)
+        reply = self._finish(timeout_s)
         rows = self._execution.rows
         self._readiness.after_step(rows, reply.failures)
         replay(reply.output)
@@ -405,9 +401,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         return batch
 
     def _ask(self, requests: Sequence[Request]) -> Reply:
-        with self._unbroken():
-            self._execution.start(requests)
-            return self._execution.finish(None)
+        self._start(self._execution.start, requests)
+        return self._finish(None)
 
     def _observations(self) -> Any:
         return self._execution.rows.batch(self.single_observation_space, copied=self.copy)
@@ -437,24 +432,33 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         message = f"sub-environment {failure.env_index} raised {failure.type_name} when it was made: {failure.message}"
         return SubEnvError.of(message, {failure.env_index: failure}, (), failure.exception)
 
-    @contextlib.contextmanager
-    def _unbroken(self) -> Iterator[None]:
-        """See to the state of the batch where the workers' answer doesn't come."""
+    def _start(self, start: Callable[[Any], None], what: Any) -> None:
         try:
-            yield
+            start(what)
         except UnpicklableError:
             raise  # found before anyone moved
-        except (WorkerDiedError, CallTimeoutError) as error:
+        except BaseException as error:
+            self._cut_short(error)
+            raise
+
+    def _finish(self, timeout_s: float | None) -> Reply:
+        try:
+            return self._execution.finish(timeout_s)
+        except BaseException as error:
+            self._cut_short(error)
+            raise
+
+    def _cut_short(self, error: BaseException) -> None:
+        """Note that an answer didn't come: what the sub-environments did, nobody has seen."""
+        if isinstance(error, WorkerDiedError | CallTimeoutError):
             self._guard.broken = error
-            raise
-        except BaseException as interrupt:
-            self._readiness.interrupted()
-            if not self._execution.drain(_DRAIN_S):
-                self._guard.broken = WorkerDiedError(
-                    f"a call was cut short by {type(interrupt).__name__} while workers were in the middle of it: "
-                    f"the batch can only be closed"
-                )
-            raise
+            return
+        self._readiness.interrupted()
+        if not self._execution.drain(_DRAIN_S):
+            self._guard.broken = WorkerDiedError(
+                f"a call was cut short by {type(error).__name__} while workers were in the middle of it: "
+                f"the batch can only be closed"
+            )
 
 
 def _close_unclosed(execution: Execution, guard: Guard) -> None:

@@ -7,7 +7,6 @@ where a shard is and how requests reach it.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -143,12 +142,12 @@ class Shard:
 
     def handle(self, request: Request, rows: Rows) -> Reply:
         """Carry out a request; ``step`` and ``reset`` fill the rows."""
-        method = getattr(self, request.method)
+        method: Callable[..., Reply] = getattr(self, request.method)
         arguments = (rows, *request.arguments) if request.fills_rows else request.arguments
-        draws = self._draws or (request.method == "call" and request.arguments[0] == "render")
-        with DRAWING if draws else contextlib.nullcontext():
-            reply: Reply = method(*arguments)
-        return reply
+        if self._draws or (request.method == "call" and request.arguments[0] == "render"):
+            with DRAWING:
+                return method(*arguments)
+        return method(*arguments)
 
     def step(self, rows: Rows, actions: Iterable[Any]) -> Reply:
         """Step every sub-environment once, or reset it where its episode ended in the step before.

@@ -44,13 +44,27 @@ class _Libraries:
 
     def __init__(self) -> None:
         self._num_modules = -1
-        self._found: list[_Library] = []
+        self._shared: list[_Library] = []
+        self._per_thread: list[_Library] = []
 
-    def found(self) -> list[_Library]:
+    @property
+    def shared(self) -> list[_Library]:
+        """Those that keep one number for the process."""
+        self._find()
+        return self._shared
+
+    @property
+    def per_thread(self) -> list[_Library]:
+        """Those that keep a number per thread."""
+        self._find()
+        return self._per_thread
+
+    def _find(self) -> None:
         if len(sys.modules) != self._num_modules:
             self._num_modules = len(sys.modules)
-            self._found = [_Library(controller) for controller in ThreadpoolController().lib_controllers]
-        return self._found
+            found = [_Library(controller) for controller in ThreadpoolController().lib_controllers]
+            self._shared = [library for library in found if not library.is_per_thread]
+            self._per_thread = [library for library in found if library.is_per_thread]
 
 
 class ThreadLimit:
@@ -75,11 +89,12 @@ class ThreadLimit:
         """Put the limit in force for the process's shared libraries."""
         cls = ThreadLimit
         with cls._lock:
-            shared = [library for library in cls._libraries.found() if not library.is_per_thread]
             if not cls._holders:
-                cls._restore = [(library, library.get()) for library in shared]
+                cls._restore = [(library, library.get()) for library in cls._libraries.shared]
             cls._holders.append(self)
-            self._apply(shared)
+            for library, num_threads in cls._restore:
+                if num_threads != self.num_threads or len(cls._holders) > 1:
+                    library.set(self.num_threads)
 
     def release(self) -> None:
         """Give the limit back."""
@@ -87,29 +102,28 @@ class ThreadLimit:
         with cls._lock:
             cls._holders.remove(self)
             if cls._holders:
-                cls._holders[-1]._apply([library for library, _ in cls._restore])
+                for library, _ in cls._restore:
+                    library.set(cls._holders[-1].num_threads)
                 return
             for library, num_threads in cls._restore:
-                if library.get() != num_threads:
+                if num_threads != self.num_threads:
                     library.set(num_threads)
             cls._restore = []
 
+    def in_this_thread(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the limit is in force for the libraries that keep a number per thread."""
+        return self._held_here(self._libraries.per_thread) if self._libraries.per_thread else _NOTHING
+
     @contextlib.contextmanager
-    def in_this_thread(self) -> Iterator[None]:
-        """Put the limit in force for the libraries that keep a number per thread."""
-        per_thread = [library for library in self._libraries.found() if library.is_per_thread]
-        if not per_thread:
-            yield
-            return
+    def _held_here(self, per_thread: list[_Library]) -> Iterator[None]:
         before = [library.get() for library in per_thread]
-        self._apply(per_thread)
+        for library in per_thread:
+            library.set(self.num_threads)
         try:
             yield
         finally:
             for library, num_threads in zip(per_thread, before, strict=True):
                 library.set(num_threads)
 
-    def _apply(self, libraries: list[_Library]) -> None:
-        for library in libraries:
-            if library.get() != self.num_threads:
-                library.set(self.num_threads)
+
+_NOTHING = contextlib.nullcontext()

@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from joblib_envs import ArgumentError, ArgumentTypeError
 from joblib_envs.arguments import (
+    ActionCheck,
     check_observation_mode,
-    checked_actions,
     checked_autoreset_mode,
     checked_seeds,
     checked_values,
@@ -26,7 +26,7 @@ PLANE = Box(-1.0, 1.0, (2,), np.float32)
 
 
 def checked(actions, space, num_envs=2):
-    return checked_actions(actions, batch_space(space, num_envs), space, num_envs)
+    return ActionCheck(batch_space(space, num_envs), space, num_envs)(actions)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_each_sub_environment_gets_the_action_that_gymnasium_would_give_it(kind,
     batch = space.sample()
     wanted = list(iterate(space, batch))
 
-    each = checked_actions(form(batch, wanted), space, single, 3)
+    each = ActionCheck(space, single, 3)(form(batch, wanted))
 
     assert first_difference(wanted, list(each)) is None
 

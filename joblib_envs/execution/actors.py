@@ -39,7 +39,7 @@ class Actors:
         self.num_workers = plan.n_jobs
         self.bounds_waits = True
         self._hosts: list[Host] = []
-        self._awaited: list[Host] = []
+        self._awaited: set[int] = set()
         self._slots: list[Rows] = []
         self._slot = 0
         self._block: SharedBlock | None = None
@@ -82,8 +82,8 @@ class Actors:
         if requests[0].fills_rows:
             self._turn_slot(keep_rows=True)
         self._begin()
-        for host, each in zip(self._hosts, packed, strict=True):
-            self._awaited.append(host)  # first: an interrupt may come in between
+        for number, (host, each) in enumerate(zip(self._hosts, packed, strict=True)):
+            self._awaited.add(number)  # first: an interrupt may come in between
             host.start(each, self._slot)
 
     def start_step(self, actions: Any) -> None:
@@ -93,18 +93,18 @@ class Actors:
             return
         self._turn_slot(keep_rows=False)
         self._begin()
-        for host, shard in zip(self._hosts, self.shards, strict=True):
-            self._awaited.append(host)
+        for number, (host, shard) in enumerate(zip(self._hosts, self.shards, strict=True)):
+            self._awaited.add(number)
             host.start_step(actions[shard.start : shard.stop], self._slot)
 
     def finish(self, timeout_s: float | None) -> Reply:
         """Wait for all; the caller's own shard comes first, while the others are at work."""
         deadline = None if timeout_s is None else time.perf_counter() + timeout_s
-        replies: dict[int, Reply] = {}
+        replies = [Reply()] * len(self._hosts)
         died: list[WorkerDiedError] = []
-        for host in sorted(self._awaited, key=lambda host: not isinstance(host, CallerHost)):
+        for number in self._waiting_order:
             try:
-                replies[id(host)] = host.finish(deadline)
+                replies[number] = self._hosts[number].finish(deadline)
             except TimeoutError as error:
                 self._end()
                 raise CallTimeoutError(
@@ -113,29 +113,26 @@ class Actors:
                 ) from None
             except WorkerDiedError as error:
                 died.append(error)
-            self._awaited.remove(host)
+            self._awaited.discard(number)
         self._end()
         if died:
             raise _one_of(died)
         self._collect_objects()
-        if all(reply.is_empty for reply in replies.values()):
-            return Reply()
-        return merge_replies([replies[id(host)] for host in self._hosts], self.shards)
+        return merge_replies(replies, self.shards)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for the workers that are still at work after an interrupt."""
         deadline = time.perf_counter() + timeout_s
         at_rest = True
-        for host in list(self._awaited):
-            if isinstance(host, CallerHost):
-                self._awaited.remove(host)
-                continue
-            try:
-                host.finish(deadline)
-            except (TimeoutError, WorkerDiedError):
-                at_rest = False  # it stays awaited: close() knows that it won't listen
-            else:
-                self._awaited.remove(host)
+        for number in sorted(self._awaited):
+            host = self._hosts[number]
+            if not isinstance(host, CallerHost):
+                try:
+                    host.finish(deadline)
+                except (TimeoutError, WorkerDiedError):
+                    at_rest = False  # it stays awaited: close() knows that it won't listen
+                    continue
+            self._awaited.discard(number)
         self._end()
         return at_rest
 
@@ -143,10 +140,9 @@ class Actors:
         """Close all sub-environments, whatever single ones do, and end the workers."""
         hosts, self._hosts = self._hosts, []
         _open_executions.discard(self)
-        busy = set(map(id, self._awaited))
-        self._awaited = []
+        busy, self._awaited = self._awaited, set()
         closed = Reply()
-        listening = [host for host in hosts if graceful and id(host) not in busy]
+        listening = [host for number, host in enumerate(hosts) if graceful and number not in busy]
         for host in listening:
             host.start_close()
         for host in hosts:
@@ -169,6 +165,9 @@ class Actors:
             is_callers = plan.caller_steps and number == len(self.shards) - 1
             host = CallerHost(construction, plan.limit) if is_callers else new_host(construction, plan.limit, number)
             self._hosts.append(host)
+        # The caller's own shard first: it is stepped while the others are at work.
+        callers = [number for number, host in enumerate(self._hosts) if isinstance(host, CallerHost)]
+        self._waiting_order = callers + [number for number in range(len(self._hosts)) if number not in callers]
 
     def _build(self) -> list[ShardDescription]:
         """Make all sub-environments, the shards side by side; none is left if one can't be made."""
