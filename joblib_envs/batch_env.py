@@ -152,8 +152,8 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         try:
             self._take_descriptions(observation_mode)
         except BaseException:
-            self.close_extras()
-            self.closed = True
+            with contextlib.suppress(SubEnvError):  # what is wrong with the batch is the thing to tell
+                self.close_extras()
             raise
 
     @property

@@ -156,8 +156,8 @@ class SubEnvError(JoblibEnvsError, RuntimeError):
     backend, and nothing of it is lost. Until a reset clears them, the failed ones make
     ``step`` raise :class:`ResetNeededError`.
 
-    The error is raised from the original exception, and is an instance of its type too
-    where Python can combine the two.
+    The error is raised from the original exception, and is an instance of its type too, with
+    its attributes, where Python can combine the two.
 
     Attributes:
         env_index: The first sub-environment that failed.
@@ -183,6 +183,8 @@ class SubEnvError(JoblibEnvsError, RuntimeError):
         """Make the error, combined with the original exception's type where that works."""
         combined = cls if original is None else _combined(cls, type(original))  # type: ignore[arg-type]
         error = _new(combined, message)
+        if combined is not cls and original is not None:
+            _take_attributes(error, original)
         error.message = message  # type: ignore[attr-defined]
         error.failures = dict(failures)
         error.env_index = min(failures)
@@ -211,6 +213,14 @@ def _combined(base: type[SubEnvError], original: type[BaseException]) -> type[Su
     except Exception:
         return base
     return combined
+
+
+def _take_attributes(error: SubEnvError, original: BaseException) -> None:
+    """Give the error what code that catches the original's type would read from it."""
+    vars(error).update({name: value for name, value in vars(original).items() if name != "__notes__"})
+    for name in ("errno", "strerror", "filename", "filename2"):  # OSError keeps them in the object itself
+        if isinstance(original, OSError):
+            setattr(error, name, getattr(original, name))
 
 
 def _new(cls: type[SubEnvError], message: str) -> SubEnvError:

@@ -59,15 +59,42 @@ def _text(error: BaseException) -> str:
 
 
 def _to_bytes(exception: BaseException | None) -> bytes | None:
-    """Pickle an exception if it comes back whole, which one with two arguments does not."""
+    """Pickle an exception if it comes back whole; else what makes one of its type, with what of it can travel."""
     if exception is None:
         return None
-    try:
+    if _travels(exception):
         data: bytes = cloudpickle.dumps(exception)
-        cloudpickle.loads(data)
+        return data
+    # Not whole: one with two arguments, say, which Python would make again with one.
+    args = exception.args if _travels(exception.args) else (_text(exception),)
+    attributes = {name: value for name, value in vars(exception).items() if _travels(value)}
+    parts = _Parts(type(exception), args, attributes)
+    return cloudpickle.dumps(parts) if _travels(parts) else None
+
+
+def _travels(value: Any) -> bool:
+    try:
+        cloudpickle.loads(cloudpickle.dumps(value))
     except Exception:
-        return None
-    return data
+        return False
+    return True
+
+
+class _Parts:
+    """An exception's type, arguments and attributes; unpickled, it is the exception."""
+
+    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+        self._parts = (kind, args, attributes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_parts, self._parts
+
+
+def _from_parts(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    exception = kind.__new__(kind, *args)
+    exception.args = args
+    vars(exception).update(attributes)
+    return exception
 
 
 def _arrive(env_index: int, type_name: str, message: str, text: str, needs_reset: bool, data: bytes | None) -> Failure:

@@ -1,6 +1,7 @@
 """The tree of errors, and the combination with the original's type."""
 
 import pickle
+import threading
 
 import gymnasium
 import pytest
@@ -144,12 +145,32 @@ def test_an_exception_whose_text_fails_is_recorded_all_the_same():
 
 
 @pytest.mark.parametrize("original", [TwoArgumentError("lost", 3), UnpicklableFailureError("lost")], ids=type)
-def test_a_failure_travels_without_an_exception_that_cannot(original):
+def test_an_exception_that_does_not_pickle_whole_travels_with_its_type_and_what_else_can(original):
     failure = pickle.loads(pickle.dumps(Failure.of(2, original)))
 
+    assert type(failure.exception) is type(original)
+    assert failure.exception.args == ("lost",)
+    assert getattr(failure.exception, "code", None) == getattr(original, "code", None)
+    assert not hasattr(failure.exception, "lock")
+
+
+def test_an_exception_whose_class_cannot_travel_is_described():
+    class LockedError(Exception):
+        lock = threading.Lock()  # held by the class, which is no module's and would travel by value
+
+    failure = pickle.loads(pickle.dumps(Failure.of(2, LockedError("lost"))))
+
     assert failure.exception is None
-    assert failure.message == "lost"
     assert "lost (this exception could not be pickled)" in str(failure.as_cause())
+
+
+def test_the_combined_error_has_the_originals_attributes():
+    two = SubEnvError.of("it failed", {0: None}, (), TwoArgumentError("lost", 3))
+    missing = SubEnvError.of("it failed", {0: None}, (), FileNotFoundError(2, "no such file", "name"))
+
+    assert two.code == 3
+    assert (missing.errno, missing.filename) == (2, "name")
+    assert (str(two), str(missing)) == ("it failed", "it failed")
 
 
 def test_a_failure_travels_with_its_exception_and_the_traceback_as_a_note():

@@ -9,7 +9,7 @@ from batches import BACKENDS, IN_PROCESS, make_batch, wait_until
 from odd_envs import BareInitEnv, DiaryEnv, HoldingEnv, StoppingEnv, UnpicklableInfoEnv
 
 from joblib_envs import ResetNeededError, SubEnvError, UnpicklableError
-from joblib_envs.envs import FailingEnv, TwoArgumentError
+from joblib_envs.envs import FailingEnv, TwoArgumentError, UnpicklableFailureError
 from joblib_envs.equality import first_difference
 
 REFERENCE = BACKENDS[0]
@@ -307,29 +307,26 @@ def test_the_traceback_of_a_worker_is_a_note_of_the_cause(process_backend):
     assert "raise self.kind(*self.arguments)" in caught.value.failures[0].traceback
 
 
-@pytest.mark.parametrize("kind", ["two_arguments", "unpicklable"])
-def test_an_exception_that_cannot_travel_is_described(process_backend, kind):
-    with failing_batch(process_backend, kind=kind, failing=(0,), num_envs=2) as envs:
-        envs.reset(seed=0)
-        envs.step([0, 0])
-        with pytest.raises(SubEnvError) as caught:
-            envs.step([0, 0])
-        envs.reset(seed=0)
-        observations, *_ = envs.step([0, 0])
-
-    assert caught.value.failures[0].exception is None
-    assert "step 2 fails (this exception could not be pickled)" in str(caught.value.__cause__)
-    assert observations.tolist() == [1, 1]
-
-
-def test_an_exception_with_two_arguments_keeps_its_type_in_process(in_process_backend):
-    with failing_batch(in_process_backend, kind="two_arguments") as envs:
+def test_an_exception_with_two_arguments_keeps_its_type_on_every_backend(backend):
+    with failing_batch(backend, kind="two_arguments") as envs:
         envs.reset(seed=0)
         envs.step([0, 0, 0])
         with pytest.raises(TwoArgumentError) as caught:
             envs.step([0, 0, 0])
 
+    assert caught.value.code == 2
     assert caught.value.__cause__.code == 2
+
+
+def test_an_exception_that_holds_what_cannot_travel_keeps_its_type_on_every_backend(backend):
+    with failing_batch(backend, kind="unpicklable") as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0, 0])
+        with pytest.raises(UnpicklableFailureError, match="step 2 fails"):
+            envs.step([0, 0, 0])
+        observations, *_ = envs.reset(options={"reset_mask": np.array([False, True, False])})
+
+    assert observations.tolist() == [2, 0, 2]
 
 
 def test_an_attribute_that_cannot_leave_its_process_is_named_and_the_batch_goes_on(process_backend):
