@@ -7,10 +7,12 @@ import threading
 from functools import partial
 
 import numpy as np
+import psutil
 import pytest
-from batches import BACKENDS, PROCESSES, Backend, counting_batch, make_batch
-from joblib import Parallel, delayed
+from batches import BACKENDS, PROCESSES, Backend, counting_batch, make_batch, wait_until
+from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
+from odd_envs import PlaceEnv
 
 from joblib_envs import BatchEnv
 from joblib_envs.envs import CountingEnv, LinearAlgebraEnv, VariableLengthEnv
@@ -154,6 +156,18 @@ def test_anybody_may_shut_joblibs_shared_executor_down_between_two_steps(backend
         observations, *_ = envs.step([0, 0])
 
     assert observations.tolist() == [2, 2]
+
+
+def test_workers_that_time_out_between_two_steps_change_nothing():
+    with parallel_config("loky", idle_worker_timeout=0.5, n_jobs=2):
+        envs = BatchEnv(partial(PlaceEnv, 100), 2, execution="tasks", probe=False)
+    with envs:
+        envs.reset(seed=0)
+        before = set(envs.call("pid"))
+        assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in before))
+        observations, *_ = envs.step([0, 0])
+
+    assert observations.tolist() == [1, 1]
 
 
 def test_an_open_batch_of_actors_does_not_hold_joblibs_executor():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joblib_envs import StateCannotTravelError
+from joblib_envs import BatchEnv, StateCannotTravelError
 from joblib_envs.conformance import (
     ConformanceError,
     FaultFoundError,
@@ -18,6 +20,8 @@ from joblib_envs.conformance import (
     check_vector_env,
     standard_workloads,
 )
+from joblib_envs.envs import GlobalRandomEnv
+from joblib_envs.equality import first_difference
 
 from .conftest import ALL, BACKENDS, NUM_ENVS, Backend, workload_named
 from .strategies import programs
@@ -121,3 +125,25 @@ def test_environment_whose_state_cannot_travel_is_refused(backend: Backend, name
 
     with pytest.raises(StateCannotTravelError, match="actors"):
         backend(workload.env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def test_global_random_numbers_equal_syncs_where_one_loop_draws_them() -> None:
+    """No backend can promise more: elsewhere several workers draw, each from a generator of its own."""
+
+    def run(envs: VectorEnv[Any, Any, Any]) -> list[Any]:
+        np.random.seed(7)
+        steps = [envs.reset(seed=0), *(envs.step([0] * NUM_ENVS) for _ in range(12))]
+        envs.close()
+        return steps
+
+    wanted = run(SyncVectorEnv([GlobalRandomEnv] * NUM_ENVS))
+
+    for execution in ("actors", "tasks"):
+        got = run(BatchEnv([GlobalRandomEnv] * NUM_ENVS, backend="sequential", execution=execution))
+        assert first_difference(wanted, got) is None
+
+
+@pytest.mark.parametrize("backend", PROCESS_TASKS, ids=str)
+def test_global_random_numbers_are_refused_where_they_would_travel(backend: Backend) -> None:
+    with pytest.raises(StateCannotTravelError, match="differ from one another"):
+        BatchEnv([GlobalRandomEnv] * NUM_ENVS, backend=backend.name, execution=backend.execution)
