@@ -16,7 +16,7 @@ types:
 	$(PYTHON) -m mypy
 
 spelling:
-	codespell joblib_envs tests experiments README.md CHANGELOG.md
+	$(PYTHON) -m codespell_lib joblib_envs tests experiments README.md CHANGELOG.md
 
 test:
 	$(PYTHON) -m pytest

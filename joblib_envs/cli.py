@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
-"""The shell's exit code for Ctrl-C."""
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends the command in the same way as Ctrl-C."""
+
+
+def _exit_code(interrupt: KeyboardInterrupt) -> int:
+    """Return what a shell expects after the signal: 143 for SIGTERM, 130 for Ctrl-C."""
+    return 128 + (signal.SIGTERM if isinstance(interrupt, _Terminated) else signal.SIGINT)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -148,9 +157,9 @@ def _run(study: Study, folder: ResultsFolder, json_to: str | None, again: str) -
             faults = run_study(study, folder, progress)
         recorded = load_results(folder.path)
         draw_charts(recorded, folder.path / "charts")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         click.echo(f"Interrupted; what was measured so far is in {folder.path}", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(_exit_code(interrupt))
     print_results(recorded, console_on(stderr=json_to == "-"))
     click.echo(f"\nresults: {folder.path}\nreproduce: {again}", err=json_to == "-")
     if json_to:
@@ -165,20 +174,39 @@ def _run(study: Study, folder: ResultsFolder, json_to: str | None, again: str) -
 
 @contextmanager
 def _errors_as_messages() -> Iterator[None]:
-    """Turn a user's mistake into a message on stderr and exit code 2, Ctrl-C into 130."""
+    """Turn a user's mistake into a message on stderr and exit code 2, Ctrl-C into 130, SIGTERM into 143."""
     from joblib_envs.errors import ArgumentError
 
     try:
-        yield
+        with _sigterm_interrupts():
+            yield
     except ArgumentError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
         click.echo(f"Error: {error.strerror}: {error.filename!r}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         click.echo("Interrupted.", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(_exit_code(interrupt))
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise as Ctrl-C does, once: whatever is under way ends what it has started."""
+
+    def interrupt(signum: int, frame: object) -> None:  # noqa: ARG001
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every exception of joblib-envs.
+"""Every exception that a batch raises (the conformance checker's own stands in ``conformance/faults.py``).
 
     JoblibEnvsError
     ├── ArgumentError                 (ValueError)   an argument's value is not allowed
@@ -95,11 +95,11 @@ class ClosedBatchError(JoblibEnvsError, gymnasium_error.ClosedEnvironmentError):
 
 
 class PendingCallError(JoblibEnvsError, gymnasium_error.AlreadyPendingCallError):
-    """A call was made between ``step_async`` and ``step_wait``."""
+    """A call was made between ``step_async`` and ``step_wait``, or ``reset_async`` and ``reset_wait``."""
 
 
 class NoPendingCallError(JoblibEnvsError, gymnasium_error.NoAsyncCallError):
-    """``step_wait`` was called without a ``step_async`` before it."""
+    """``step_wait`` or ``reset_wait`` was called without the call that begins it."""
 
 
 class CallTimeoutError(JoblibEnvsError, multiprocessing.TimeoutError, TimeoutError):
@@ -161,7 +161,7 @@ class SubEnvError(JoblibEnvsError, RuntimeError):
 
     Attributes:
         env_index: The first sub-environment that failed.
-        failures: Each failed sub-environment's :class:`~joblib_envs.shard.Failure`, by index.
+        failures: Each failed sub-environment's :class:`~joblib_envs.Failure`, by index.
         partial: What the call would have returned, with zeros in the failed rows, and then
             the bool mask ``failed`` of shape ``(num_envs,)``: for ``step`` a tuple of six
             (observations, rewards, terminations, truncations, infos, failed), for ``reset``

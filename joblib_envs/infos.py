@@ -8,7 +8,6 @@ array with the values unchanged. Either way ``_key`` is the bool mask of who has
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -16,12 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from joblib_envs.copies import own
+
 __all__ = ["batch_infos", "own_info"]
 
 Values: TypeAlias = list[tuple[int, Any]]
 """What the sub-environments have under one key: (env_index, value), in index order."""
 
-_IMMUTABLE = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _collisions_warned: set[str] = set()
 
 
@@ -48,18 +48,7 @@ def own_info(info: dict[Any, Any]) -> dict[Any, Any]:
 
     Environments reuse their dictionaries and arrays, and some share them with one another.
     """
-    return {key: _own_value(value) for key, value in info.items()}
-
-
-def _own_value(value: Any) -> Any:
-    if isinstance(value, _IMMUTABLE):
-        return value
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return value.copy()
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # locks, modules, generators: there is only the one
-        return value
+    return {key: own(value) for key, value in info.items()}
 
 
 def _batch(present: list[tuple[int, dict[Any, Any]]], num_envs: int, above: frozenset[int]) -> dict[Any, Any]:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from joblib_envs.copies import own
 from joblib_envs.drawing import DRAWING, draws_with_pygame
 from joblib_envs.errors import ArgumentTypeError, EnvInsideFactoryError
 from joblib_envs.failures import Failure
@@ -208,7 +209,7 @@ class Shard:
             rows.rewards[row] = 0.0
             rows.terminations[row] = rows.truncations[row] = False
             try:
-                observation, info = env.reset(seed=seed, options=_own(options))
+                observation, info = env.reset(seed=seed, options=own(options))
                 infos[row] = own_info(info) if info else None
                 rows.write_observation(row, observation)
             except _FAILS as error:
@@ -225,13 +226,13 @@ class Shard:
                 attribute = env.get_wrapper_attr(name)
             except AttributeError as error:
                 raise _Untouched from error
-            return attribute(*_own(args), **_own(kwargs)) if callable(attribute) else attribute
+            return attribute(*own(args), **own(kwargs)) if callable(attribute) else attribute
 
         return self._each(get)
 
     def set_attr(self, name: str, values: Sequence[Any]) -> Reply:
         """Set an attribute where it is defined among each sub-environment's wrappers."""
-        return self._each(lambda env, row: env.set_wrapper_attr(name, _own(values[row])))
+        return self._each(lambda env, row: env.set_wrapper_attr(name, own(values[row])))
 
     def close(self) -> Reply:
         """Close every sub-environment, whatever the others do."""
@@ -290,17 +291,3 @@ def _once(spaces: list[gymnasium.Space[Any]]) -> tuple[gymnasium.Space[Any] | No
         copy.deepcopy(first),
         *(None if space is first or space == first else copy.deepcopy(space) for space in spaces[1:]),
     )
-
-
-def _own(value: Any) -> Any:
-    """Return a copy for one sub-environment, which may change it or keep it.
-
-    In another process it would be a copy anyway: the same has to hold here, or one
-    environment's change would reach the next one's value and the caller's.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # locks, modules, generators: there is only the one
-        return value

@@ -1,11 +1,14 @@
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -198,21 +201,50 @@ def test_an_interrupt_keeps_the_files_and_ends_with_130(folder, monkeypatch):
     assert measured[-1]["metric"] == "env_steps_per_s"
 
 
+@contextmanager
+def started(study, until, **environment):
+    """Run the command in a process of its own until a line of its progress has come."""
+
+    def heed_signals():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored in a script's background jobs
+
+    command = [sys.executable, "-m", "joblib_envs.cli", "run", str(study)]
+    environment = os.environ | environment | {"PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    ) as process:
+        next(line for line in process.stderr if line.startswith(until))
+        yield process
+
+
 def test_ctrl_c_leaves_one_line(folder):
-    command = [sys.executable, "-m", "joblib_envs.cli", "run", str(written(folder))]
-    environment = {"PYTHONPATH": ":".join(sys.path)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("judging joblib loop"):
-                process.send_signal(signal.SIGINT)
-                break
+    with started(written(folder), "judging joblib loop") as process:
+        process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
 
     assert process.returncode == 130
     assert rest.splitlines()[-1] == "Interrupted; what was measured so far is in results/asked"
     assert "Traceback" not in rest
     assert (folder / "results/asked/verdicts.csv").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_command_that_is_ended_leaves_no_process_and_no_file(folder, number, code):
+    (folder / "temp").mkdir()
+    study = written(folder, STUDY.replace("rounds = 2", "rounds = 10000"), names=["plain_loop", "repaired_joblib"])
+
+    with started(study, "timing, round 2", JOBLIB_TEMP_FOLDER=str(folder / "temp")) as process:
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        process.wait()
+        _, left = psutil.wait_procs(below, timeout=30)
+        for each in left:
+            each.kill()
+
+    assert process.returncode == code
+    assert len(below) > 2
+    assert left == []
+    assert list((folder / "temp").iterdir()) == []
 
 
 def test_list_shows_backends_contenders_studies_and_results(folder):

@@ -261,9 +261,23 @@ def test_a_backend_whose_package_is_missing_says_so(monkeypatch):
 
     monkeypatch.setitem(joblib.parallel.EXTERNAL_BACKENDS, "far", register)
 
-    with pytest.raises(BackendUnavailableError, match="'far' isn't available here") as caught:
+    with pytest.raises(BackendUnavailableError, match="'far' can't be used here") as caught:
         BatchEnv(CountingEnv, 2, backend="far")
     assert isinstance(caught.value.__cause__, ImportError)
+
+
+def test_a_backend_that_joblib_registers_but_cannot_make_is_not_left_registered(monkeypatch):
+    def refuse(**_):
+        raise ValueError("far is not installed")
+
+    monkeypatch.setitem(
+        joblib.parallel.EXTERNAL_BACKENDS, "far", lambda: joblib.parallel.BACKENDS.setdefault("far", refuse)
+    )
+
+    with pytest.raises(BackendUnavailableError, match="'far' can't be used here") as caught:
+        BatchEnv(CountingEnv, 2, backend="far")
+    assert "far is not installed" in str(caught.value.__cause__)
+    assert "far" not in available_backends()
 
 
 def test_an_instance_of_joblibs_own_backend_has_actors():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from threadpoolctl import threadpool_limits
 
 from joblib_envs.conformance.contract import (
     check_arguments,
@@ -17,7 +20,7 @@ from joblib_envs.conformance.contract import (
     check_contract,
     check_numpy_seeds,
 )
-from joblib_envs.conformance.failures import failure_checks
+from joblib_envs.conformance.failure_rule import failure_checks
 from joblib_envs.conformance.faults import ConformanceError, Fault
 from joblib_envs.conformance.programs import random_program
 from joblib_envs.conformance.session import FaultFoundError, MakeVectorEnv, Session
@@ -39,7 +42,7 @@ def check_vector_env(
     num_envs: int = 3,
     strict: bool = False,
     infos: str | None = None,
-    inner_max_num_threads: int | None = None,
+    inner_max_num_threads: int | None = 1,
 ) -> None:
     """Check that a vector environment does what Gymnasium's ``SyncVectorEnv`` does, to the last bit.
 
@@ -61,13 +64,13 @@ def check_vector_env(
             keep ``reset_mask``; infos belong to the caller, ``final_obs`` is not overwritten
             by the reset; NumPy integers are seeds; a wrong number of actions moves nobody;
             a closed batch raises ``ClosedEnvironmentError``; and joblib-envs' rule for a
-            sub-environment that raises (:func:`~joblib_envs.conformance.failures.failure_checks`).
+            sub-environment that raises (:func:`~joblib_envs.conformance.failure_rule.failure_checks`).
         infos: ``"gymnasium"``: only infos that ``SyncVectorEnv`` keeps. ``"lossless"``: also
             those that it loses, which must be object arrays of unchanged values. None:
             lossless where strict.
-        inner_max_num_threads: BLAS and OpenMP threads of the reference's environments. Give
-            what the judged one's run with: linear algebra changes its last bits with it.
-            None: as they are.
+        inner_max_num_threads: BLAS and OpenMP threads in this process during the check, since
+            linear algebra changes its last bits with it. One that sets another number in
+            workers of its own needs that one here. None: as they are.
 
     Raises:
         ConformanceError: The first fault, with the operations that lead to it.
@@ -79,8 +82,9 @@ def check_vector_env(
     """
     modes = tuple(autoreset_modes)
     plan = _Plan(make, programs, seed, modes, environments, num_envs, strict, infos, inner_max_num_threads)
-    for fault in plan.faults():
-        raise ConformanceError(fault)
+    with contextlib.closing(plan.faults()) as faults:
+        for fault in faults:
+            raise ConformanceError(fault)
 
 
 def find_faults(
@@ -93,7 +97,7 @@ def find_faults(
     num_envs: int = 3,
     strict: bool = False,
     infos: str | None = None,
-    inner_max_num_threads: int | None = None,
+    inner_max_num_threads: int | None = 1,
 ) -> list[Fault]:
     """Return everything that :func:`check_vector_env` finds, at most one fault for each check.
 
@@ -123,14 +127,17 @@ class _Plan:
         if self.num_envs < 3:
             raise ValueError(f"num_envs {self.num_envs} is not allowed: give 3 or more, so that a wrong order shows")
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Generator[Fault, None, None]:
         workloads = _chosen(self.environments, self.num_envs)
-        for autoreset_mode in map(AutoresetMode, self.autoreset_modes):
-            for check in self._checks(autoreset_mode, workloads):
-                try:
-                    check()
-                except FaultFoundError as found:
-                    yield found.fault
+        with threadpool_limits(self.inner_max_num_threads), warnings.catch_warnings():
+            # A workload has infos of that kind on purpose.
+            warnings.filterwarnings("ignore", message="the environments' infos have both")
+            for autoreset_mode in map(AutoresetMode, self.autoreset_modes):
+                for check in self._checks(autoreset_mode, workloads):
+                    try:
+                        check()
+                    except FaultFoundError as found:
+                        yield found.fault
 
     def _checks(self, mode: AutoresetMode, workloads: list[Workload]) -> Iterator[Callable[[], None]]:
         for workload in workloads:

@@ -95,7 +95,7 @@ class Step:
     def perform(self, envs: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return observations, rewards, terminations, truncations and infos."""
         fields = ("observations", "rewards", "terminations", "truncations", "infos")
-        return dict(zip(fields, envs.step(**arguments), strict=True))
+        return dict(zip(fields, envs.step(arguments["actions"]), strict=True))
 
 
 @dataclass(frozen=True)

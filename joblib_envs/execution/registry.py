@@ -1,4 +1,4 @@
-"""The registry of backends: what joblib-envs knows of each, and the only place that knows their names.
+"""The registry of backends: what joblib-envs knows of each, and the only place that tells them apart.
 
 To add actors to a backend, or a variant of it for tasks, add a :class:`BackendEntry`.
 A backend that joblib knows and this registry doesn't runs as it is, in tasks execution.
@@ -38,6 +38,7 @@ __all__ = [
     "available_backends",
     "choose_backend",
     "executions_of",
+    "install_hints",
 ]
 
 
@@ -133,9 +134,9 @@ BACKENDS: dict[str, BackendEntry] = {
 }
 
 _INSTALL_HINTS = {
-    "dask": "pip install 'dask[distributed]'",
-    "ray": "pip install ray, then call ray.util.joblib.register_ray()",
-    "spark": "pip install joblibspark, then call joblibspark.register_spark()",
+    "dask": "`pip install 'dask[distributed]'` and open a distributed.Client",
+    "ray": "`pip install ray` and call ray.util.joblib.register_ray()",
+    "spark": "`pip install joblibspark` and call joblibspark.register_spark()",
 }
 
 
@@ -152,7 +153,10 @@ def install_hints() -> dict[str, str]:
 
 def executions_of(name: str) -> tuple[str, ...]:
     """List the executions of a backend, its default first."""
-    entry = BACKENDS.get(name)
+    return _executions(BACKENDS.get(name))
+
+
+def _executions(entry: BackendEntry | None) -> tuple[str, ...]:
     return ("actors", "tasks") if entry is not None and entry.new_host is not None else ("tasks",)
 
 
@@ -254,31 +258,40 @@ def _instance_of(backend: Any, active: ParallelBackendBase) -> tuple[str, Parall
             f"backend={backend!r} must be the name of a joblib backend, one of {available_backends()}, "
             f"or a ParallelBackendBase instance"
         )
-    if backend not in joblib.parallel.BACKENDS:
+    known = backend in joblib.parallel.BACKENDS
+    if not known:
         _register_external(backend)
-    return backend, joblib.parallel.BACKENDS[backend](nesting_level=active.nesting_level)
+    try:
+        return backend, joblib.parallel.BACKENDS[backend](nesting_level=active.nesting_level)
+    except (ImportError, ValueError) as error:  # joblib registers dask whether or not it is installed
+        if not known:
+            del joblib.parallel.BACKENDS[backend]
+        raise _unavailable(backend) from error
 
 
 def _register_external(name: str) -> None:
     """Let joblib register a backend that it knows but hasn't loaded, such as dask."""
     register: Callable[[], None] | None = joblib.parallel.EXTERNAL_BACKENDS.get(name)
-    cause: Exception | None = None
-    if register is not None:
-        try:
-            register()
-            return
-        except ImportError as error:
-            cause = error
-    hint = f"run `{_INSTALL_HINTS[name]}`, or " if name in _INSTALL_HINTS else ""
-    state = "isn't available here" if name in _INSTALL_HINTS or register else "is unknown to joblib"
-    raise BackendUnavailableError(
-        f"backend {name!r} {state}: {hint}choose one of {available_backends()}, "
-        f"or register it with joblib.register_parallel_backend"
-    ) from cause
+    if register is None:
+        raise _unavailable(name)
+    try:
+        register()
+    except ImportError as error:
+        raise _unavailable(name) from error
+
+
+def _unavailable(name: str) -> BackendUnavailableError:
+    hint = f"run {_INSTALL_HINTS[name]}, or " if name in _INSTALL_HINTS else ""
+    known = name in _INSTALL_HINTS or name in joblib.parallel.EXTERNAL_BACKENDS
+    state = "can't be used here" if known else "is unknown to joblib"
+    return BackendUnavailableError(
+        f"backend {name!r} {state}: {hint}choose one of "
+        f"{available_backends()}, or register it with joblib.register_parallel_backend"
+    )
 
 
 def _checked_execution(execution: Any, name: str, entry: BackendEntry | None) -> str:
-    allowed = ("actors", "tasks") if entry is not None and entry.new_host is not None else ("tasks",)
+    allowed = _executions(entry)
     if execution is None:
         return allowed[0]
     if execution not in ("actors", "tasks"):

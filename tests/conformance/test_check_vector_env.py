@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import Env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from joblib_envs import BatchEnv
 from joblib_envs.conformance import (
     ConformanceError,
     FaultFoundError,
@@ -165,3 +169,21 @@ def test_random_program_leaves_the_action_space_as_it_was() -> None:
     random_program(np.random.default_rng(1), COUNTING, space)
 
     assert space.np_random.bit_generator.state == before
+
+
+def test_the_projects_own_batch_passes_as_it_is() -> None:
+    def make(env_fns: Sequence[Callable[[], Env[Any, Any]]], *, autoreset_mode: AutoresetMode) -> BatchEnv:
+        return BatchEnv(env_fns, backend="sequential", autoreset_mode=autoreset_mode)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what a workload does on purpose is nobody's concern
+        check_vector_env(make)
+        check_vector_env(make, strict=True, programs=1)
+
+
+def test_the_step_of_the_judged_may_name_its_argument_as_it_likes() -> None:
+    class Renamed(SyncVectorEnv[Any, Any]):
+        def step(self, chosen: Any) -> Any:  # type: ignore[override]
+            return super().step(chosen)
+
+    check_vector_env(Renamed, programs=1, environments=["counting"])
