@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-
 class _Terminated(KeyboardInterrupt):
     """SIGTERM, which ends the command in the same way as Ctrl-C."""
 

@@ -17,6 +17,8 @@ def main(descriptor: int) -> None:
     import cloudpickle
     from threadpoolctl import threadpool_limits
 
+    import joblib_envs.harness.isolation  # noqa: F401 - ready for the moment when the parent vanishes
+
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     function, arguments, takes_requests = cloudpickle.loads(connection.recv_bytes())
@@ -35,13 +37,16 @@ def main(descriptor: int) -> None:
 
 
 def _take_requests(connection: Connection, requests: queue.SimpleQueue[Any]) -> None:
-    """Queue the parent's requests; end the process as soon as the parent is gone."""
+    """Queue the parent's requests; end the process, and all it started, as soon as the parent is gone."""
     import cloudpickle
+
+    from joblib_envs.harness.isolation import end_descendants
 
     try:
         while True:
             requests.put(cloudpickle.loads(connection.recv_bytes()))
     except (EOFError, OSError):
+        end_descendants()
         os._exit(1)
 
 

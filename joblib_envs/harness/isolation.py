@@ -2,7 +2,8 @@
 
 Libraries don't disturb one another, a crash is a finding, and nothing hangs. The process
 is a plain ``python -m joblib_envs.harness.child``: it inherits no state, starts with one
-thread for linear algebra, and is ended with everything below it.
+thread for linear algebra, and is ended with everything below it. Where the parent vanishes
+the process ends itself in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import cloudpickle
 import psutil
 
-__all__ = ["Ending", "Isolated", "run_isolated"]
+__all__ = ["Ending", "Isolated", "end_descendants", "run_isolated"]
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR")}
 THREADS["VECLIB_MAXIMUM_THREADS"] = "1"
@@ -79,6 +80,8 @@ class Isolated:
 
     def __init__(self, function: Callable[..., None], *arguments: Any, takes_requests: bool = False) -> None:
         self._at, self._hung, self._finished = "its start", False, False
+        self._ending: Ending | None = None
+        self._below: set[psutil.Process] = set()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._connection, theirs = Pipe(duplex=True)
         paths = os.pathsep.join(map(os.path.abspath, sys.path))
@@ -100,12 +103,16 @@ class Isolated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end(patience_s=CLOSING_S if kind is None else 0)
+        try:
+            self.end(patience_s=CLOSING_S if kind is None else 0)
+        except BaseException:  # an interrupt while waiting
+            self.end(patience_s=0)
+            raise
 
     @property
     def is_open(self) -> bool:
         """Whether nobody has ended the process yet."""
-        return not self._output.closed
+        return self._ending is None
 
     def tell(self, *request: Any) -> None:
         """Send a request; None ends the function's iterator. A process that is gone gets nothing."""
@@ -142,12 +149,13 @@ class Isolated:
 
     def end(self, patience_s: float = CLOSING_S) -> Ending:
         """End the process, and everything it started."""
-        if self.is_open:
-            below = _stop(self._process, 0 if self._hung else patience_s)
+        if self._ending is None:
+            self._below.update(_below(self._process.pid))  # kept: an interrupt may come before they are ended
+            _stop(self._process, 0 if self._hung else patience_s)
+            _clear({*self._below, *_group(self._process.pid)})
             self._connection.close()
             with self._output:
                 output = _last_line(self._output)
-            _clear({*below, *_group(self._process.pid)})
             self._ending = Ending(self._finished, self._hung, self._process.returncode, self._at, output)
         return self._ending
 
@@ -179,17 +187,35 @@ def run_isolated(
         return process.end()
 
 
-def _stop(process: subprocess.Popen[bytes], patience_s: float) -> list[psutil.Process]:
-    """Wait for the process, end it if it takes too long, and return what it had started."""
-    below: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        below = psutil.Process(process.pid).children(recursive=True)
+def end_descendants() -> None:
+    """End everything that this process has started, but the resource trackers.
+
+    They end by themselves when this process has, and remove its files.
+    """
+    for _ in range(10):  # others may be started while some are being ended
+        left = [each for each in _below(os.getpid()) if not _is_tracker(each) and _is_running(each)]
+        if not left:
+            return
+        for each in left:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        psutil.wait_procs(left, timeout=1)
+
+
+def _stop(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Wait for the process, and end it if it takes too long."""
     try:
         process.wait(timeout=patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    return below
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def _clear(left: set[psutil.Process]) -> None:
@@ -216,6 +242,13 @@ def _group(leader: int) -> Iterator[psutil.Process]:
 def _is_tracker(process: psutil.Process) -> bool:
     try:
         return any("resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 
