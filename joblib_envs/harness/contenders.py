@@ -68,6 +68,11 @@ class Contender(Protocol):
         """Whether it is BatchEnv, whose data must never be wrong."""
         ...
 
+    @property
+    def parallel(self) -> bool:
+        """Whether anyone but the caller steps."""
+        ...
+
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
         """Build it over ``num_envs`` environments.
 
@@ -78,7 +83,7 @@ class Contender(Protocol):
         ...
 
     def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:
-        """Return the line of Python that builds it; empty where nobody should."""
+        """Return Python that builds it and runs when pasted, imports included; empty where nobody should."""
         ...
 
 
@@ -90,14 +95,22 @@ class LoopContender:
     title: str
     loop: type[PlainLoop]
     ours: bool = False
+    parallel: bool = True
 
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
         """Build the loop."""
         return self.loop(make_env, num_envs, n_jobs)
 
     def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:  # noqa: ARG002
-        """Return nothing: a loop is not one line."""
-        return ""
+        """Return the plain loop; nothing for the others, which nobody should write."""
+        if self.parallel:
+            return ""
+        lines = (
+            f"envs = [{source.make_code} for _ in range({num_envs})]",
+            "observations = [env.reset(seed=seed)[0] for seed, env in enumerate(envs)]",
+            "transitions = [env.step(env.action_space.sample()) for env in envs]",
+        )
+        return "\n".join((*(("import gymnasium",) if source.is_id else ()), *source.imports, *lines))
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,7 @@ class GymnasiumContender:
     title: str
     class_name: str
     ours: bool = False
+    parallel: bool = True
 
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:  # noqa: ARG002
         """Build it; Gymnasium has no ``n_jobs``."""
@@ -116,8 +130,8 @@ class GymnasiumContender:
 
     def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:  # noqa: ARG002
         """Return the line that builds it."""
-        make = "lambda: gymnasium.make({env}{kwargs})" if source.is_id else "lambda: {env}({kwargs})"
-        return source.code(f"envs = gymnasium.vector.{self.class_name}([{make}] * {num_envs})", as_keywords=True)
+        line = f"envs = gymnasium.vector.{self.class_name}([lambda: {source.make_code}] * {num_envs})"
+        return "\n".join(("import gymnasium", *source.imports, line))
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,14 @@ class BatchEnvContender:
         """The name in tables and charts."""
         return f"BatchEnv {self.backend} {self.execution}"
 
+    @property
+    def parallel(self) -> bool:
+        """Whether the backend has workers beside the caller."""
+        from joblib_envs.execution.registry import BACKENDS
+
+        entry = BACKENDS.get(self.backend)
+        return entry is None or not entry.always_caller
+
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
         """Build the batch."""
         from joblib_envs import BatchEnv
@@ -151,16 +173,17 @@ class BatchEnvContender:
 
         is_default = self.execution == executions_of(self.backend)[0]
         execution = "" if is_default else f', execution="{self.execution}"'
-        return source.code(
-            f'envs = BatchEnv({{env}}, {num_envs}, backend="{self.backend}"{execution}, n_jobs={n_jobs}{{kwargs}})'
-        )
+        workers = f", n_jobs={n_jobs}" if self.parallel else ""
+        kwargs = f", env_kwargs={dict(source.kwargs)!r}" if source.kwargs else ""
+        line = f'envs = BatchEnv({source.env_code}, {num_envs}, backend="{self.backend}"{execution}{workers}{kwargs})'
+        return "\n".join(("from joblib_envs import BatchEnv", *source.imports, line))
 
 
 _REGISTERED: dict[str, Contender] = {
     contender.name: contender
     for contender in (
-        LoopContender(BASELINE, "plain loop", PlainLoop),
-        GymnasiumContender("gymnasium_sync", "gymnasium Sync", "SyncVectorEnv"),
+        LoopContender(BASELINE, "plain loop", PlainLoop, parallel=False),
+        GymnasiumContender("gymnasium_sync", "gymnasium Sync", "SyncVectorEnv", parallel=False),
         GymnasiumContender("gymnasium_async", "gymnasium Async", "AsyncVectorEnv"),
         LoopContender("naive_joblib", "joblib loop: naive", NaiveLoop),
         LoopContender("half_joblib", "joblib loop: steps only", HalfLoop),

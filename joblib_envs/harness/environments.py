@@ -80,23 +80,26 @@ class EnvironmentSource:
         """Whether it is made by ``gymnasium.make``, not by calling something in a file."""
         return not (self._is_file and self._name.isidentifier())
 
-    def code(self, template: str, *, as_keywords: bool = False) -> str:
-        """Fill ``{env}`` and ``{kwargs}`` of a line of Python, with the import that it needs.
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The import that pasted code needs for a file; the file's folder must be on the path."""
+        if not self._is_file:
+            return ()
+        stem = Path(self._path).stem
+        return (f"import {stem}",) if self.is_id else (f"from {stem} import {self._name}",)
 
-        Args:
-            template: The line.
-            as_keywords: Spell the constructor's arguments out, instead of as ``env_kwargs``.
-        """
-        kwargs = f", env_kwargs={dict(self.kwargs)!r}" if self.kwargs else ""
-        if as_keywords:
-            kwargs = "".join(f", {name}={value!r}" for name, value in self.kwargs.items())
-        if not self.is_id:
-            if as_keywords:
-                kwargs = kwargs.removeprefix(", ")
-            line = template.format(env=self._name, kwargs=kwargs)
-            return f"from {Path(self._path).stem} import {self._name}\n{line}"
-        line = template.format(env=json.dumps(self._name if self._is_file else self.target), kwargs=kwargs)
-        return f"import {Path(self._path).stem}\n{line}" if self._is_file else line
+    @property
+    def env_code(self) -> str:
+        """The id in quotes, or the name of the class or factory."""
+        return json.dumps(self._name if self._is_file else self.target) if self.is_id else self._name
+
+    @property
+    def make_code(self) -> str:
+        """The expression that makes one environment."""
+        kwargs = [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        if self.is_id:
+            return f"gymnasium.make({', '.join((self.env_code, *kwargs))})"
+        return f"{self._name}({', '.join(kwargs)})"
 
     @property
     def _is_file(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.recommendation import recommend
+from joblib_envs.harness.recommendation import ratio_words, recommend
 from joblib_envs.harness.results import Recorded
 from joblib_envs.harness.study import Study
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, summarise
@@ -20,6 +20,11 @@ from joblib_envs.harness.summary import CellSummary, Estimate, Line, summarise
 __all__ = ["console_on", "print_results", "results_as_json"]
 
 PLAIN_WIDTH = 120
+
+LEGEND = (
+    "speed-up: times the plain loop in the same round. start: build and first reset.",
+    "call: one step() of environments that do nothing, so the contender's own cost.",
+)
 
 STYLES = {Verdict.CORRECT: "green", Verdict.WRONG: "bold red", Verdict.REFUSED: "yellow"}
 
@@ -34,6 +39,8 @@ def print_results(recorded: Recorded, console: Console) -> None:
     """Print each cell's table, the reasons below it, and what to use."""
     for cell in summarise(recorded):
         console.print(_table(cell))
+        if any(line.env_steps_per_s for line in cell.lines):
+            console.print("\n".join(LEGEND), style="dim", highlight=False)
         for titles, verdict, reason in _reasons(cell):
             console.print(f"  {escape(titles)}: {verdict}: {escape(reason)}", highlight=False)
         sentence, code = recommend(cell, _source(recorded.study, cell))
@@ -66,31 +73,25 @@ def _source(study: Study, cell: CellSummary) -> Any:
 
 
 def _table(cell: CellSummary) -> Table:
+    """Return the table; columns in which nobody has a number are left out, to fit 80 characters."""
     table = Table(
-        title=escape(cell.title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, collapse_padding=True
-    )
+        title=escape(cell.title), box=box.SIMPLE_HEAD, title_justify="left", padding=0, pad_edge=False, show_edge=False
+    )  # fmt: skip
     table.add_column("contender", overflow="fold", min_width=15)
     table.add_column("verdict", no_wrap=True)
-    for heading in ("steps/s", "95 %\ninterval", "speed-up", "start-up\nms", "empty\ncall ms"):
+    columns = [(heading, [number(line) for line in cell.lines]) for heading, number in NUMBERS.items()]
+    columns = [(heading, texts) for heading, texts in columns if any(texts)]
+    for heading, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    for line in cell.lines:
+    for row, line in enumerate(cell.lines):
         style = STYLES.get(line.verdict, "magenta")
-        table.add_row(escape(line.title), f"[{style}]{line.verdict}[/]", *_numbers(line))
+        numbers = (texts[row] or "-" for _, texts in columns)
+        table.add_row(escape(line.title), f"[{style}]{line.verdict}[/]", *numbers)
     return table
 
 
-def _numbers(line: Line) -> tuple[str, ...]:
-    return (
-        _short(line.env_steps_per_s.median) if line.env_steps_per_s else "-",
-        _interval(line.env_steps_per_s),
-        f"{line.speed_up.median:.3g}x" if line.speed_up else "-",
-        f"{line.start_up_s * 1e3:,.0f}" if line.start_up_s is not None else "-",
-        f"{line.empty_call_s * 1e3:.3g}" if line.empty_call_s is not None else "-",
-    )
-
-
-def _interval(estimate: Estimate | None) -> str:
-    return f"{_short(estimate.low)}..{_short(estimate.high)}" if estimate else "-"
+def _interval(estimate: Estimate) -> str:
+    return f"{ratio_words(estimate.low)}..{ratio_words(estimate.high)}"
 
 
 def _short(value: float) -> str:
@@ -99,3 +100,13 @@ def _short(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.3g}{unit}"
     return f"{value:.3g}"
+
+
+NUMBERS: dict[str, Callable[[Line], str]] = {
+    "steps/s": lambda line: _short(line.env_steps_per_s.median) if line.env_steps_per_s else "",
+    "speed\n-up": lambda line: f"{ratio_words(line.speed_up.median)}x" if line.speed_up else "",
+    "95 %\ninterval": lambda line: _interval(line.speed_up) if line.speed_up else "",
+    "start\nms": lambda line: f"{line.start_up_s * 1e3:,.0f}" if line.start_up_s is not None else "",
+    "call\nms": lambda line: f"{line.empty_call_s * 1e3:.2g}" if line.empty_call_s is not None else "",
+}
+"""The columns of numbers; empty where something wasn't measured."""

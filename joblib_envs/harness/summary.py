@@ -14,7 +14,7 @@ from joblib_envs.harness.contenders import BASELINE
 from joblib_envs.harness.records import Metric
 from joblib_envs.harness.results import CELL_COLUMNS, Recorded
 
-__all__ = ["CellSummary", "Estimate", "Line", "estimate_median", "summarise"]
+__all__ = ["CellSummary", "Estimate", "Line", "estimate_median", "paired_ratio", "summarise"]
 
 RESAMPLES = 2000
 
@@ -42,6 +42,7 @@ class Line:
         speed_up: Throughput divided by the plain loop's of the same round.
         start_up_s: Construction and first reset, in a fresh process.
         empty_call_s: One ``step`` over environments that do nothing.
+        env_steps_per_s_by_round: The throughput of each round.
     """
 
     contender: str
@@ -53,6 +54,7 @@ class Line:
     speed_up: Estimate | None
     start_up_s: float | None
     empty_call_s: float | None
+    env_steps_per_s_by_round: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,6 @@ def _cells(recorded: Recorded) -> Iterator[CellSummary]:
 def _line(row: dict[str, Any], samples: pd.DataFrame, baseline: pd.Series[float]) -> Line:
     verdict = Verdict(row["verdict"])
     throughput = _throughput(samples, row["contender"]) if verdict is Verdict.CORRECT else baseline[:0]
-    ratios = (throughput / baseline).dropna()
     return Line(
         contender=row["contender"],
         title=row["title"],
@@ -96,10 +97,21 @@ def _line(row: dict[str, Any], samples: pd.DataFrame, baseline: pd.Series[float]
         verdict=verdict,
         reason="" if pd.isna(row["reason"]) else str(row["reason"]),
         env_steps_per_s=estimate_median(throughput.to_numpy()),
-        speed_up=estimate_median(ratios.to_numpy()),
+        speed_up=_ratio(throughput, baseline),
         start_up_s=_median(samples, row["contender"], Metric.START_UP),
         empty_call_s=_median(samples, row["contender"], Metric.CALL),
+        env_steps_per_s_by_round=dict(zip(map(int, throughput.index), map(float, throughput), strict=True)),
     )
+
+
+def paired_ratio(one: Line, other: Line) -> Estimate | None:
+    """Return how many times as fast one contender is as another, by the rounds that both were timed in."""
+    series = [pd.Series(line.env_steps_per_s_by_round, dtype=float) for line in (one, other)]
+    return _ratio(*series)
+
+
+def _ratio(one: pd.Series[float], other: pd.Series[float]) -> Estimate | None:
+    return estimate_median((one / other).dropna().to_numpy())
 
 
 def estimate_median(values: np.ndarray[Any, Any]) -> Estimate | None:

@@ -76,6 +76,7 @@ class IntegerRewards(PlainLoop):
 class Fake:
     name: str
     ours: bool = False
+    parallel: bool = False
 
     @property
     def title(self):
@@ -92,4 +93,4 @@ class Fake:
         return FaultyLoop(make_env, num_envs, self.name)
 
     def code(self, source, num_envs, n_jobs):
-        return source.code(f"envs = Fake({{env}}, {num_envs}{{kwargs}})")
+        return f"envs = Fake({source.env_code}, {num_envs})"

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from joblib_envs.errors import ArgumentError
+from joblib_envs.harness.contenders import select_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 
 MODULE = """
@@ -75,10 +76,32 @@ def test_a_file_that_fails_on_import_is_told(tmp_path, monkeypatch):
         EnvironmentSource(f"{tmp_path / 'harness_broken_envs.py'}:make").check()
 
 
-def test_the_line_of_code_can_be_pasted(env_file):
-    line = "envs = BatchEnv({env}, 2{kwargs})"
+@pytest.mark.parametrize("name", ["plain_loop", "gymnasium_sync", "batch_env/sequential/actors"])
+@pytest.mark.parametrize("target", ["CartPole-v1", "MyEnv", "make", "Mine-v0"])
+def test_the_code_runs_when_it_is_pasted(env_file, name, target):
+    kwargs = {} if target == "CartPole-v1" else {"start": 7}
+    source = EnvironmentSource(f"{env_file}:{target}" if kwargs else target, kwargs)
+    source.check()
+    (contender,) = select_contenders([name])
+    code = contender.code(source, 2, 4)
+    names = {}
 
-    assert EnvironmentSource("CartPole-v1").code(line) == 'envs = BatchEnv("CartPole-v1", 2)'
-    assert EnvironmentSource(f"{env_file}:make", {"start": 1}).code(line) == (
-        "from harness_user_envs import make\nenvs = BatchEnv(make, 2, env_kwargs={'start': 1})"
+    exec(code, names)
+
+    assert "n_jobs" not in code
+    if name == "plain_loop":
+        assert [len(transition) for transition in names["transitions"]] == [5, 5]
+    else:
+        observations, _ = names["envs"].reset(seed=0)
+        names["envs"].close()
+        assert len(observations) == 2
+        assert not kwargs or observations.tolist() == [7, 7]
+
+
+def test_the_code_of_parallel_workers_says_how_many():
+    (contender,) = select_contenders(["batch_env/loky/tasks"])
+
+    assert contender.code(EnvironmentSource("CartPole-v1"), 8, 2) == (
+        "from joblib_envs import BatchEnv\n"
+        'envs = BatchEnv("CartPole-v1", 8, backend="loky", execution="tasks", n_jobs=2)'
     )

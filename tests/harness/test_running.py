@@ -11,6 +11,7 @@ from rich.console import Console
 from joblib_envs.equality import Verdict
 from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.charts import draw_charts
+from joblib_envs.harness.contenders import select_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.machine import describe_machine
 from joblib_envs.harness.recommendation import recommend
@@ -224,8 +225,11 @@ def test_the_recommendation_says_when_nothing_parallel_pays(tmp_path):
 
     sentence, code = recommend(summarise(recorded)[0], source)
 
-    assert sentence.startswith("Nothing parallel pays here")
-    assert "SyncVectorEnv" in code
+    assert sentence.startswith("Nothing parallel pays here: stay in one process, with plain_loop")
+    assert "batch_env/loky/actors: 0.50 times the plain loop" in sentence
+    assert "gymnasium_sync: 0.90 times the plain loop" in sentence
+    assert "for _ in range(2)" in code
+    assert "SyncVectorEnv" not in code
 
 
 def test_the_recommendation_pastes_the_fastest_of_ours(tmp_path):
@@ -237,24 +241,79 @@ def test_the_recommendation_pastes_the_fastest_of_ours(tmp_path):
 
     sentence, code = recommend(summarise(recorded)[0], source)
 
-    assert "batch_env/loky/actors with" in sentence
-    assert code.startswith('envs = BatchEnv("harness_fakes:joblib_envs/Counting-v0", 2, backend="loky"')
+    assert sentence.startswith("Use batch_env/loky/actors: 1.50 times the plain loop")
+    assert 'envs = BatchEnv("harness_fakes:joblib_envs/Counting-v0", 2, backend="loky"' in code
 
 
-def test_the_table_keeps_within_a_narrow_terminal_and_says_each_reason_once(tmp_path):
+def test_the_recommendation_compares_the_same_rounds_as_the_table(tmp_path):
+    # The median throughput is higher than the plain loop's, the median of the rounds' ratios is lower.
+    recorded, source = recorded_with(
+        tmp_path,
+        ("plain_loop", False, Verdict.CORRECT, [100, 300, 310]),
+        ("batch_env/loky/actors", True, Verdict.CORRECT, [320, 255, 312]),
+        ("batch_env/loky/tasks", True, Verdict.CORRECT, [80, 310, 264]),
+    )
+
+    (cell,) = summarise(recorded)
+    sentence, code = recommend(cell, source)
+
+    assert sentence.startswith("Nothing parallel surely pays here (the intervals overlap): stay in one process")
+    assert f"{cell.lines[1].speed_up.median:.2f} times the plain loop" in sentence
+    assert "BatchEnv" not in code
+
+
+def test_the_recommendation_says_who_is_as_fast(tmp_path):
+    recorded, source = recorded_with(
+        tmp_path,
+        ("plain_loop", False, Verdict.CORRECT, [100, 100, 100]),
+        ("batch_env/loky/actors", True, Verdict.CORRECT, [200, 210, 220]),
+        ("gymnasium_async", False, Verdict.CORRECT, [205, 208, 205]),
+    )
+
+    sentence, _ = recommend(summarise(recorded)[0], source)
+
+    assert sentence.startswith("Use batch_env/loky/actors: 2.10 times the plain loop")
+    assert "It is 1.01 times gymnasium_async (0.98..1.07), the fastest of the others." in sentence
+    assert sentence.endswith("the intervals overlap: gymnasium_async.")
+
+
+def printed(recorded):
+    """Return the lines on a terminal of 80 columns."""
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_results(recorded, console)
+    return console.export_text().splitlines()
+
+
+def test_the_table_fits_80_columns_with_a_line_for_each_contender(tmp_path):
+    folder = ResultsFolder(tmp_path / "rows")
+    cell = counting_cell()
+    contenders = select_contenders(["plain_loop", "*_joblib", "batch_env/*"])
+    folder.write_study(Study("s", (cell.environment,), ("plain_loop",), (2,), (1,)))
+    folder.write_machine({})
+    for contender in contenders:
+        verdict = Verdict.UNAVAILABLE if contender.name == "naive_joblib" else Verdict.CORRECT
+        folder.set_verdict(cell, contender.name, contender.title, Judgement(verdict, "because"), ours=contender.ours)
+        folder.add_sample(cell, Sample(contender.name, Metric.START_UP, 1.2345))
+        folder.add_sample(cell, Sample(contender.name, Metric.CALL, 0.00001234))
+        for number, value in enumerate([10_123.4, 123_456.7]):
+            folder.add_sample(cell, Sample(contender.name, Metric.THROUGHPUT, value * (1 + number), round=number))
+
+    lines = printed(load_results(folder.path))
+
+    titles = [contender.title for contender in contenders]
+    assert [title for title in titles if not any(line.lstrip().startswith(f"{title} ") for line in lines)] == []
+    assert any(line.split()[-4:] == ["1.00x", "1.00..1.00", "1,234", "0.012"] for line in lines)
+    assert max(len(line) for line in lines if not line.startswith("    ")) <= 80  # code is never folded
+
+
+def test_each_reason_is_said_once_and_columns_without_numbers_are_left_out(tmp_path):
     recorded, _ = recorded_with(
         tmp_path,
-        ("plain_loop", False, Verdict.CORRECT, [123456.7, 234567.8]),
         ("batch_env/multiprocessing/tasks", True, Verdict.NOT_REPRODUCIBLE, []),
         ("batch_env/loky/tasks", True, Verdict.NOT_REPRODUCIBLE, []),
     )
-    console = Console(width=80, record=True, file=io.StringIO())
 
-    print_results(recorded, console)
+    text = "\n".join(printed(recorded))
 
-    text = console.export_text()
-    assert "179k" in text
-    assert "123k..235k" in text
     assert text.count("because") == 1
-    table = text.split("because")[0].splitlines()
-    assert max(map(len, table)) <= 80
+    assert "steps/s" not in text
