@@ -130,9 +130,31 @@ def test_an_environment_that_raises_is_said_to_be_at_fault(folder, few):
     result = called("compare", "cli_user_env.py:make", "--quick")
 
     assert result.exit_code == 2
-    assert "cli_user_env.py:make itself fails: ValueError" in result.stderr
+    assert "cli_user_env.py:make itself fails, so no contender was run: ValueError" in result.stderr
     assert "step 2" in result.stderr
+    assert result.output.count("ValueError") == 1
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("raise DependencyNotInstalled('run `pip install \"gymnasium[mujoco]\"`')", "gymnasium[mujoco]"),
+        ("raise TypeError('no such argument')", "--env-kwargs"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_told_once_with_what_to_do(folder, few, line, words):
+    text = f"from gymnasium.error import DependencyNotInstalled\ndef make():\n    {line}\n"
+    (folder / "cli_unmade_env.py").write_text(text)
+    sys.modules.pop("cli_unmade_env", None)
+
+    result = called("compare", "cli_unmade_env.py:make", "--quick")
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert ("install what is missing" in result.stderr) == ("mujoco" in words)
+    assert result.output.count("itself fails") == 1
+    assert "raises" not in result.output
 
 
 def test_a_folder_that_holds_something_is_refused(folder, few):

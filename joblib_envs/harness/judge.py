@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from joblib_envs.equality import Difference, Verdict, first_difference
@@ -15,7 +16,7 @@ from joblib_envs.errors import BackendUnavailableError, StateCannotTravelError
 from joblib_envs.harness.contenders import Contender, VectorLike
 from joblib_envs.harness.program import Operation, make_program
 from joblib_envs.harness.records import Cell, Judgement, Metric, Sample, Send, describe_error
-from joblib_envs.harness.reference import Answer, EnvironmentFault, make_reference, record_answers
+from joblib_envs.harness.reference import CONSTRUCTOR, Answer, EnvironmentFault, make_reference, record_answers
 from joblib_envs.harness.trivial import TrivialSource
 
 __all__ = ["Limits", "Survey", "env_index_of", "judge", "survey"]
@@ -60,9 +61,20 @@ def survey(send: Send, cell: Cell, limits: Limits) -> None:
     try:
         found = _survey(_Stopwatch(send), cell, limits)
     except EnvironmentFault as fault:
-        error = fault.__cause__ or fault
-        found = Survey(fault=f"{describe_error(error)} (in {fault.at})")
+        found = Survey(fault=_explain(fault))
     send("survey", found)
+
+
+def _explain(fault: EnvironmentFault) -> str:
+    """Say what the environment raised, where, and what to do about it."""
+    error = fault.__cause__ or fault
+    if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
+        advice = "install what is missing"
+    elif fault.at == CONSTRUCTOR:
+        advice = "check its arguments (--env-kwargs), or mend it"
+    else:
+        advice = "mend it first"
+    return f"{describe_error(error)} (in {fault.at}, already in Gymnasium's own loop): {advice}"
 
 
 class _Stopwatch:
@@ -78,7 +90,7 @@ class _Stopwatch:
 
 
 def _survey(send: _Stopwatch, cell: Cell, limits: Limits) -> Survey:
-    send("at", "its constructor")
+    send("at", CONSTRUCTOR)
     reference = make_reference(cell.environment, cell.num_envs)
     program = make_program(reference.action_space, cell.num_envs, cell.seed, short=True)
     started = time.monotonic()

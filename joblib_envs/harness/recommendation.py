@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.contenders import BASELINE, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
-from joblib_envs.harness.records import NOT_RUN
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, paired_ratio
 
 __all__ = ["ratio_words", "recommend"]
@@ -131,6 +130,6 @@ def _without_times(cell: CellSummary) -> str:
     if Verdict.CORRECT in verdicts:
         correct = [line.title for line in cell.lines if line.verdict is Verdict.CORRECT]
         return f"Correct here: {', '.join(correct)}; nothing was timed."
-    if all(line.reason.startswith(NOT_RUN) for line in cell.lines):
-        return "The environment itself fails, in a plain loop too: mend it first."
+    if cell.fault:
+        return f"Nothing was run: {cell.fault}."
     return "No contender is correct here, so nothing can be recommended."

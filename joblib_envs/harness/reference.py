@@ -16,7 +16,10 @@ from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.program import Operation
 from joblib_envs.harness.records import Send
 
-__all__ = ["Answer", "EnvironmentFault", "make_reference", "record_answers"]
+__all__ = ["CONSTRUCTOR", "Answer", "EnvironmentFault", "make_reference", "record_answers"]
+
+CONSTRUCTOR = "its constructor"
+"""Where an environment raised that couldn't even be made."""
 
 
 class EnvironmentFault(Exception):  # noqa: N818 - a finding about the environment, not an error of ours
@@ -75,7 +78,7 @@ def make_reference(source: EnvironmentSource, num_envs: int) -> Reference:
     try:
         return Reference([source] * num_envs, AutoresetMode.NEXT_STEP, InfoRule.LOSSLESS)
     except Exception as error:
-        raise EnvironmentFault("its constructor") from error
+        raise EnvironmentFault(CONSTRUCTOR) from error
 
 
 def record_answers(

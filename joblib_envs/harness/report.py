@@ -38,6 +38,8 @@ def console_on(*, stderr: bool) -> Console:
 def print_results(recorded: Recorded, console: Console) -> None:
     """Print each cell's table, the reasons below it, and what to use."""
     for cell in summarise(recorded):
+        if cell.fault:
+            continue  # the caller tells it as an error, once
         console.print(_table(cell))
         if any(line.env_steps_per_s for line in cell.lines):
             console.print("\n".join(LEGEND), style="dim", highlight=False)

@@ -84,7 +84,7 @@ class _CellRun:
         correct = []
         for contender in self._contenders:
             if surveyed.fault:
-                self._settle(contender, Judgement(Verdict.RAISES, f"{NOT_RUN}{surveyed.fault}"))
+                self._record(contender, Judgement(Verdict.INCOMPLETE, f"{NOT_RUN}{surveyed.fault}"))
                 self._progress.advance()
                 continue
             self._progress.begin(f"judging {contender.title}")
@@ -112,7 +112,9 @@ class _CellRun:
             found.append(Survey(fault=ending.describe(SURVEY_PATIENCE * self._study.hang_s)))
         surveyed = found[0]
         if surveyed.fault:
-            surveyed = replace(surveyed, fault=f"the environment {label} itself fails: {surveyed.fault}")
+            surveyed = replace(
+                surveyed, fault=f"the environment {label} itself fails, so no contender was run: {surveyed.fault}"
+            )
         if surveyed.irreproducible:
             self._progress.note(f"{label}: {surveyed.irreproducible}")
         return surveyed
@@ -133,9 +135,12 @@ class _CellRun:
             verdict = Verdict.HANGS if ending.hung else Verdict.RAISES
             self._settle(contender, Judgement(verdict, ending.describe(silence_s), at=ending.at))
 
-    def _settle(self, contender: Contender, judgement: Judgement) -> None:
+    def _record(self, contender: Contender, judgement: Judgement) -> None:
         self._judgements[contender.name] = judgement
         self._folder.set_verdict(self._cell, contender.name, contender.title, judgement, ours=contender.ours)
+
+    def _settle(self, contender: Contender, judgement: Judgement) -> None:
+        self._record(contender, judgement)
         if judgement.verdict is not Verdict.CORRECT:
             self._progress.note(f"{contender.title}: {judgement.verdict}: {judgement.reason}")
 

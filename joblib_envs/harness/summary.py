@@ -11,7 +11,7 @@ import pandas as pd
 
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.contenders import BASELINE
-from joblib_envs.harness.records import Metric
+from joblib_envs.harness.records import NOT_RUN, Metric
 from joblib_envs.harness.results import CELL_COLUMNS, Recorded
 
 __all__ = ["CellSummary", "Estimate", "Line", "estimate_median", "paired_ratio", "summarise"]
@@ -65,6 +65,13 @@ class CellSummary:
     num_envs: int
     n_jobs: int
     lines: tuple[Line, ...]
+
+    @property
+    def fault(self) -> str:
+        """What the environment itself raised, where that spared all contenders; empty otherwise."""
+        reasons = {line.reason for line in self.lines}
+        reason = reasons.pop() if len(reasons) == 1 else ""
+        return reason.removeprefix(NOT_RUN) if reason.startswith(NOT_RUN) else ""
 
     @property
     def title(self) -> str:

@@ -131,7 +131,9 @@ def test_an_environment_that_fails_itself_is_named_once(tmp_path, fakes):
 
     assert len(faults) == 1
     assert "itself fails" in faults[0]
-    assert load_results(tmp_path / "out").verdicts["verdict"].tolist() == ["raises"]
+    recorded = load_results(tmp_path / "out")
+    assert recorded.verdicts["verdict"].tolist() == ["incomplete"]
+    assert "".join(printed(recorded)) == ""
 
 
 def test_results_are_never_overwritten(tmp_path):
