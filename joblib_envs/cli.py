@@ -102,8 +102,7 @@ def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool)
         for source in study.environments:
             source.check()
         select_contenders(study.contenders)
-        name = study_file.resolve().parent.name if study.name == "study" else study.name
-        folder = ResultsFolder(out) if out else ResultsFolder.unused(Path("results") / name)
+        folder = ResultsFolder(out) if out else ResultsFolder.unused(Path("results") / study.name)
         _run(study, folder, json_to, f"joblib-envs run {study_file}{' --quick' if quick else ''}")
 
 

@@ -92,7 +92,8 @@ def test_the_generated_study_can_be_run_again(folder, monkeypatch):
 def test_json_is_all_there_is_on_stdout(folder):
     result = called("run", written(folder), "--json", "-")
 
-    cell = json.loads(result.stdout)["cells"][0]
+    (cell,) = json.loads(result.stdout)["cells"]
+    assert json.loads(result.stdout)["study"] == "asked"
     assert {line["contender"]: line["verdict"] for line in cell["lines"]}["half_joblib"] == "wrong"
     assert cell["recommendation"]
 

@@ -38,7 +38,7 @@ def comparison_study(
     source = EnvironmentSource(env_id, _kwargs(env_kwargs))
     source.check()
     study = Study(
-        name="study",
+        name=f"compare-{source.slug}",
         environments=(source,),
         contenders=_contenders(backends, executions),
         num_envs=(num_envs,),
@@ -53,7 +53,7 @@ def comparison_study(
 
 def comparison_name(study: Study) -> str:
     """Return the name of the results folder: the environment and the time."""
-    return f"compare-{study.environments[0].slug}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
+    return f"{study.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
 
 
 def _kwargs(text: str) -> dict[str, Any]:

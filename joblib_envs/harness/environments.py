@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ class EnvironmentSource:
             a class or a factory in the file, or ``path/to/file.py:Id-v0`` for an id that
             the file registers.
         kwargs: Arguments of the environment's constructor.
+        near: A folder. A relative file is looked for in the working directory, then here
+            and in the folders above.
 
     Example:
         >>> EnvironmentSource("CartPole-v1")().spec.id
@@ -38,6 +41,7 @@ class EnvironmentSource:
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    near: Path | None = field(default=None, compare=False)
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one environment."""
@@ -74,6 +78,16 @@ class EnvironmentSource:
         else:
             _import_from_working_directory(self.target)
             _check_id(self.target.rpartition(":")[2], f"{self.target!r}:")
+
+    def target_from(self, folder: Path) -> str:
+        """Return the target as a study in this folder should have it: found again, yet no machine's path."""
+        if not self._is_file:
+            return self.target
+        file, folder = self._file(), folder.resolve()
+        found = any((each / self._path).resolve() == file for each in (folder, *folder.parents))
+        if found and not Path(self._path).is_absolute():
+            return self.target
+        return f"{os.path.relpath(file, folder)}:{self._name}"
 
     @property
     def is_id(self) -> bool:
@@ -115,9 +129,7 @@ class EnvironmentSource:
 
     def _module(self) -> ModuleType:
         """Import the file by its name, its folder on ``sys.path``, so that workers can too."""
-        path = Path(self._path).resolve()
-        if not path.is_file():
-            raise ArgumentError(f"environment {self.target!r}: there is no file {self._path!r}")
+        path = self._file()
         if not path.stem.isidentifier():
             raise ArgumentError(
                 f"environment {self.target!r}: {path.name!r} can't be imported by name; "
@@ -134,6 +146,16 @@ class EnvironmentSource:
         if Path(getattr(module, "__file__", None) or "").resolve() != path:
             raise ArgumentError(f"environment {self.target!r}: another module is called {path.stem!r}; rename the file")
         return module
+
+    def _file(self) -> Path:
+        """Find the file."""
+        near = self.near.resolve() if self.near else Path.cwd()
+        folders = list(dict.fromkeys((Path.cwd(), near, *near.parents) if self.near else (Path.cwd(),)))
+        found = next((path for folder in folders if (path := folder / self._path).is_file()), None)
+        if found is None:
+            looked = "" if Path(self._path).is_absolute() else f" in {', '.join(map(str, folders))}"
+            raise ArgumentError(f"environment {self.target!r}: there is no file {self._path!r}{looked}")
+        return found.resolve()
 
 
 def _import_from_working_directory(target: str) -> None:

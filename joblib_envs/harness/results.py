@@ -54,7 +54,7 @@ class ResultsFolder:
 
     def write_study(self, study: Study) -> None:
         """Write ``study.toml``, from which the run can be repeated."""
-        _write(self.path / "study.toml", study.to_toml())
+        _write(self.path / "study.toml", study.to_toml(self.path))
 
     def write_machine(self, machine: dict[str, Any]) -> None:
         """Write ``machine.json``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,14 +68,20 @@ class Study:
         """Return the study with three short rounds."""
         return replace(self, quick=True, rounds=min(self.rounds, 3), min_time_s=min(self.min_time_s, 0.05))
 
-    def to_toml(self) -> str:
-        """Return the file that :func:`load_study` reads back as an equal study."""
+    def to_toml(self, folder: Path | None = None) -> str:
+        """Return the file that :func:`load_study` reads back as an equal study.
+
+        Args:
+            folder: Where it will be; an environment's file is found again from there.
+        """
         environments = [
-            {"id": source.target} | ({"kwargs": _kwargs_to_toml(source.kwargs)} if source.kwargs else {})
+            {"id": source.target_from(folder) if folder else source.target}
+            | ({"kwargs": _kwargs_to_toml(source.kwargs)} if source.kwargs else {})
             for source in self.environments
         ]
         return tomli_w.dumps(
             {
+                "name": self.name,
                 "question": self.question,
                 "expectation": self.expectation,
                 "answer": self.answer,
@@ -111,10 +118,13 @@ def load_study(path: Path) -> Study:
     sources = []
     for index, table in enumerate(values.pop("environments", ())):
         entry = _check_table(table, ENVIRONMENT_KEYS, f"environments[{index}].", faults)
-        sources.append(EnvironmentSource(entry.get("id", ""), _kwargs_from_toml(entry.get("kwargs", {}))))
+        kwargs = _kwargs_from_toml(entry.get("kwargs", {}))
+        sources.append(EnvironmentSource(entry.get("id", ""), kwargs, near=path.parent))
     if faults:
         raise ArgumentError("\n".join(f"{path}: {fault}" for fault in faults))
-    return Study(path.stem, tuple(sources), tuple(values.pop("contenders")), **values, **grid, **timing)
+    # Recorded studies are all called study.toml; those without a name have their folder's.
+    name = values.pop("name", path.resolve().parent.name if path.stem == "study" else path.stem)
+    return Study(name, tuple(sources), tuple(values.pop("contenders")), **values, **grid, **timing)
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,10 @@ def _is_kwargs(value: Any) -> bool:
 
 
 STUDY_KEYS = {
+    "name": _Key(
+        "letters, digits, '.', '_' and '-', as in a folder's name",
+        lambda value: _is_text(value) and re.fullmatch(r"\w[\w.-]*", value) is not None,
+    ),
     "question": _Key("text", _is_text),
     "expectation": _Key("text", _is_text),
     "answer": _Key("text", _is_text),

@@ -1,7 +1,10 @@
+import sys
+
 import pytest
 
 from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.environments import EnvironmentSource
+from joblib_envs.harness.results import ResultsFolder
 from joblib_envs.harness.study import Study, load_study
 
 GOOD = """
@@ -55,6 +58,7 @@ def test_a_written_study_is_read_back_equal(tmp_path):
         ('id = "CartPole-v1"', 'kwargs = "{"', ["environments[0].id is missing", "environments[0].kwargs"]),
         ('contenders = ["plain_loop"]', "contenders = []", ["contenders = []"]),
         ('question = "Which?"', "question = 1\nverdict = 2", ["question = 1", "verdict is not a key"]),
+        ('question = "Which?"', 'name = "../up"', ["name = '../up'", "as in a folder's name"]),
         ('question = "Which?"', "seed = 1.5", ["seed = 1.5"]),
         ('question = "Which?"', "question = ", ["not TOML"]),
     ],
@@ -65,6 +69,54 @@ def test_faults_name_the_file_the_key_what_was_given_and_what_is_allowed(tmp_pat
 
     assert "asked.toml" in str(caught.value)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_recorded_study_keeps_its_name(tmp_path):
+    study = loaded(tmp_path, GOOD)
+    (tmp_path / "folder").mkdir()
+    recorded = tmp_path / "folder" / "study.toml"
+
+    recorded.write_text(study.to_toml())
+    assert load_study(recorded).name == "asked"
+    recorded.write_text(GOOD)
+    assert load_study(recorded).name == "folder"
+
+
+def test_a_relative_file_is_found_from_the_study_s_folder_upwards(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    text = GOOD.replace("CartPole-v1", "study_user_envs.py:CountingEnv")
+    (tmp_path / "results" / "one").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    study = loaded(tmp_path / "results" / "one", text)
+
+    with pytest.raises(ArgumentError) as caught:
+        study.environments[0].check()
+    (tmp_path / "study_user_envs.py").write_text("from joblib_envs.envs import CountingEnv")
+    study.environments[0].check()
+
+    for folder in ("elsewhere", "results/one", "results", "."):
+        assert str(tmp_path / folder) in str(caught.value)
+    assert str(tmp_path) not in study.to_toml()
+
+
+def test_a_study_that_is_written_far_from_its_file_finds_it_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for folder in ("mine", "out", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "mine" / "study_far_envs.py").write_text("from joblib_envs.envs import CountingEnv")
+    monkeypatch.chdir(tmp_path / "mine")
+    for target in ("study_far_envs.py:CountingEnv", f"{tmp_path}/mine/study_far_envs.py:CountingEnv"):
+        study = Study("far", (EnvironmentSource(target),), ("plain_loop",), (1,), (1,))
+        ResultsFolder(tmp_path / "out").write_study(study)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+
+        again = load_study(tmp_path / "out" / "study.toml")
+
+        again.environments[0].check()
+        assert str(tmp_path) not in again.to_toml()
+        (tmp_path / "out" / "study.toml").unlink()
+        monkeypatch.chdir(tmp_path / "mine")
 
 
 def test_all_faults_are_told_at_once(tmp_path):
