@@ -116,10 +116,14 @@ def plot(results: Path) -> None:
       joblib-envs plot results/reset_does_not_register
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
+        from joblib_envs.errors import ArgumentError
         from joblib_envs.harness.charts import draw_charts
         from joblib_envs.harness.results import load_results
 
-        for path in draw_charts(load_results(results), results / "charts"):
+        recorded = load_results(results)
+        if recorded.verdicts.empty:
+            raise ArgumentError(f"{str(results)!r} holds no verdicts, so there is nothing to draw: run its study again")
+        for path in draw_charts(recorded, results / "charts"):
             click.echo(str(path))
 
 

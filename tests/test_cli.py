@@ -13,8 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from joblib_envs.cli import main
+from joblib_envs.equality import Verdict
 from joblib_envs.harness import contenders, progress
+from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.progress import LineProgress
+from joblib_envs.harness.records import Cell, Judgement, Metric, Sample
+from joblib_envs.harness.results import ResultsFolder
+from joblib_envs.harness.study import Study
 
 STUDY = """
 question = "Which?"
@@ -111,7 +116,7 @@ def test_json_is_all_there_is_on_stdout(folder):
         (["compare", "CartPole-v1", "--execution", "dreams"], "actors, tasks"),
         (["compare", "CartPole-v1", "--colour"], "--colour"),
         (["run", "nowhere.toml"], "nowhere.toml"),
-        (["plot", "nowhere"], "not a folder of results"),
+        (["plot", "nowhere"], "not a results folder"),
     ],
 )
 def test_faults_in_what_was_given_end_with_2_and_a_message(folder, arguments, words):
@@ -204,6 +209,37 @@ def test_plot_draws_from_the_recorded_data_alone(folder):
 
     assert result.exit_code == 0
     assert (folder / "out" / "charts" / "throughput.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("verdicts.csv", lambda text: text.replace(",correct,", ",corre"), "verdicts.csv"),
+        ("verdicts.csv", lambda text: text.replace(",correct,", ",fine,"), "verdict is fine"),
+        ("verdicts.csv", lambda text: text.replace("CartPole-v1", "Other-v1"), "environment is Other-v1"),
+        ("verdicts.csv", lambda text: text.splitlines()[0] + "\n", "holds no verdicts"),
+        ("verdicts.csv", lambda text: "", "can't be read"),
+        ("measurements.csv", lambda text: text[:-9], "measurements.csv' is cut"),
+        ("measurements.csv", lambda text: text.rpartition(",")[0] + "\n", "measurements.csv' is cut or not"),
+        ("measurements.csv", lambda text: "a,b\n1,2\n", "lacks the columns"),
+        ("study.toml", None, "not a results folder"),
+    ],
+)
+def test_plot_says_what_is_wrong_with_a_file(folder, file, change, words):
+    cell = Cell(EnvironmentSource("CartPole-v1"), 2, 1, seed=0)
+    results = ResultsFolder(folder / "out")
+    results.write_study(Study("asked", (cell.environment,), ("plain_loop",), (2,), (1,)))
+    results.write_machine({})
+    results.set_verdict(cell, "plain_loop", "plain loop", Judgement(Verdict.CORRECT), ours=False)
+    results.add_sample(cell, Sample("plain_loop", Metric.THROUGHPUT, 1234.5, cpu_s=0.123456789))
+    path = folder / "out" / file
+    path.unlink() if change is None else path.write_text(change(path.read_text()))
+
+    result = called("plot", "out")
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
 
 
 def test_an_interrupt_keeps_the_files_and_ends_with_130(folder, monkeypatch):

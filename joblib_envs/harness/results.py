@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from joblib_envs.equality import Verdict
 from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.records import Cell, Judgement, Sample
 from joblib_envs.harness.study import Study, load_study
@@ -22,6 +23,11 @@ __all__ = ["CELL_COLUMNS", "Recorded", "ResultsFolder", "load_results"]
 CELL_COLUMNS = ["environment", "num_envs", "n_jobs"]
 VERDICT_COLUMNS = [*CELL_COLUMNS, "contender", "title", "ours", *(f.name for f in fields(Judgement))]
 MEASUREMENT_COLUMNS = [*CELL_COLUMNS, *(f.name for f in fields(Sample))]
+NUMBERS = {
+    "num_envs", "n_jobs", "judged_steps", "episode_ends",
+    "value", "round", "position", "env_steps", "reset_steps", "calls", "wall_s", "cpu_s",
+}  # fmt: skip
+"""The columns that hold a number in every row."""
 
 
 class ResultsFolder:
@@ -96,14 +102,17 @@ def load_results(path: Path) -> Recorded:
         ArgumentError: It isn't one, or a file of it is cut or foreign.
     """
     if not path.is_dir():
-        raise ArgumentError(f"{str(path)!r} is not a folder of results: give one that `joblib-envs run` wrote")
+        raise ArgumentError(f"{str(path)!r} is not a results folder, for there is no such folder: give results/NAME")
+    if not (path / "study.toml").is_file():
+        raise ArgumentError(f"{str(path)!r} is not a results folder, for it has no study.toml: give results/NAME")
     study = load_study(path / "study.toml")
     try:
         machine = json.loads((path / "machine.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{str(path / 'machine.json')!r} can't be read: {error}") from error
-    verdicts = _read_csv(path / "verdicts.csv", VERDICT_COLUMNS)
-    measurements = _read_csv(path / "measurements.csv", MEASUREMENT_COLUMNS)
+    words = {"environment": {source.label for source in study.environments}}
+    verdicts = _read_csv(path / "verdicts.csv", VERDICT_COLUMNS, words | {"verdict": set(Verdict)})
+    measurements = _read_csv(path / "measurements.csv", MEASUREMENT_COLUMNS, words)
     return Recorded(study, verdicts, measurements, machine)
 
 
@@ -125,7 +134,8 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]
     _write(path, text.getvalue())
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def _read_csv(path: Path, columns: Sequence[str], words: Mapping[str, set[str]]) -> pd.DataFrame:
+    """Read a table; ``words`` are all that a column may hold."""
     if not path.exists():
         return pd.DataFrame(columns=list(columns))  # interrupted before the first row
     try:
@@ -135,4 +145,25 @@ def _read_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     missing = [column for column in columns if column not in table.columns]
     if missing:
         raise ArgumentError(f"{str(path)!r} is not a file of results: it lacks the columns {', '.join(missing)}")
+    if not path.read_bytes().endswith(b"\n"):
+        raise ArgumentError(f"{str(path)!r} is cut: its last line, {len(table) + 1}, has no end")
+    for column in columns:
+        _check_column(path, table[column], words.get(column))
     return table
+
+
+def _check_column(path: Path, column: pd.Series[Any], words: set[str] | None) -> None:
+    """Raise :class:`ArgumentError` for the first value that no run has written."""
+    if words is not None:
+        right = column.isin(words)
+    elif column.name in NUMBERS:
+        right = pd.to_numeric(column, errors="coerce").notna()
+    elif column.name == "ours":
+        right = column.isin([True, False])
+    else:
+        return
+    if not right.all():
+        row = int(right.to_numpy().argmin())
+        raise ArgumentError(
+            f"{str(path)!r} is cut or not of this run: in line {row + 2}, {column.name} is {column.iloc[row]}"
+        )

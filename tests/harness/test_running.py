@@ -165,7 +165,7 @@ def test_a_foreign_or_cut_file_is_told(tmp_path):
 
     with pytest.raises(ArgumentError, match=r"verdicts\.csv.*lacks the columns"):
         load_results(folder.path)
-    with pytest.raises(ArgumentError, match="not a folder of results"):
+    with pytest.raises(ArgumentError, match="not a results folder"):
         load_results(tmp_path / "nowhere")
 
 
