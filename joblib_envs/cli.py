@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from joblib_envs.harness.study import Study
 
 __all__ = ["main"]
+
+QUICK_HELP = "Three short rounds, for a first look. Judging, which is shortened too, then takes most of the time."
 
 
 class _Terminated(KeyboardInterrupt):
@@ -52,14 +56,14 @@ def main() -> None:
 @click.option("--execution", "executions", multiple=True, help="Only actors or tasks; repeatable.")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Timing rounds.")
 @click.option("--min-time", default=0.2, show_default=True, type=click.FloatRange(0.001), help="Seconds a sample.")
-@click.option("--quick", is_flag=True, help="Three short rounds, for a first look.")
+@click.option("--quick", is_flag=True, help=QUICK_HELP)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of environments and actions.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; it must not hold anything.")
 @click.option("--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout.")
 def compare(
     env_id: str, env_kwargs: str, backends: tuple[str, ...], executions: tuple[str, ...], **options: Any
 ) -> None:
-    """Judge, then time, every way to step ENV_ID that can run here.
+    """Judge, then time, every way to step an environment.
 
     ENV_ID is an id (CartPole-v1), module:Id-v0, or something in a file of yours:
     path/to/file.py:MyEnv (a class or a factory) or path/to/file.py:MyEnv-v0.
@@ -68,7 +72,29 @@ def compare(
     Examples:
       joblib-envs compare CartPole-v1 --num-envs 64 --n-jobs 2
       joblib-envs compare my_envs.py:MyEnv --env-kwargs '{"size": 5}' --quick
-    Exit codes: 0; 1 if BatchEnv was wrong; 2 for a fault in what you gave.
+
+    \b
+    Verdicts, all against Gymnasium's SyncVectorEnv:
+      correct           all that it returned is equal to the last bit
+      wrong             something differs; the first difference is told
+      raises, hangs     it raised or crashed; it gave no answer
+      refused           it would lose this environment's state, and says so
+      not_reproducible  the environment differs from itself when rebuilt
+      unavailable       a package is missing
+      incomplete        time or memory was over, or nothing was run
+
+    \b
+    Columns, of those that are correct:
+      steps/s      transitions of sub-environments, not steps that only reset
+      speed-up     steps/s divided by the plain loop's of the same round; the
+                   interval of 95 % is of this ratio
+      start ms     build and first reset, in a fresh process
+      call ms      one step() of environments that do nothing: the way's own cost
+
+    \b
+    Exit codes:
+      0 done; 1 BatchEnv was wrong; 2 a fault in what you gave, or the
+      environment fails itself; 130 Ctrl-C; 143 SIGTERM
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
         from joblib_envs.harness.comparison import comparison_name, comparison_study
@@ -82,15 +108,22 @@ def compare(
 
 @main.command()
 @click.argument("study_file", metavar="STUDY.toml", type=click.Path(path_type=Path))
-@click.option("--quick", is_flag=True, help="Three short rounds, for a first look.")
+@click.option("--quick", is_flag=True, help=QUICK_HELP)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; default results/NAME.")
 @click.option("--json", "json_to", type=click.Path(allow_dash=True), help="Write the result as JSON; - is stdout.")
 def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool) -> None:
-    """Run a study from its file into results/NAME (or NAME-2, where that is taken).
+    """Run a study from its file.
+
+    The results go to results/NAME, or to NAME-2, NAME-3 ... where that is taken.
 
     \b
     Example:
       joblib-envs run experiments/reset_does_not_register.toml --quick
+
+    \b
+    Exit codes:
+      0 done; 1 BatchEnv was wrong; 2 a fault in what you gave, or an
+      environment fails itself; 130 Ctrl-C; 143 SIGTERM
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     with _errors_as_messages():
         from joblib_envs.harness.contenders import select_contenders
@@ -109,7 +142,9 @@ def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool)
 @main.command()
 @click.argument("results", type=click.Path(path_type=Path))
 def plot(results: Path) -> None:
-    """Draw the charts of a results folder again, from its recorded data alone.
+    """Draw the charts of a results folder again.
+
+    They are drawn from the recorded data alone.
 
     \b
     Example:
@@ -129,7 +164,7 @@ def plot(results: Path) -> None:
 
 @main.command(name="list")
 def list_() -> None:
-    """List backends that can run here, contenders, studies and results.
+    """List backends, contenders, studies and results.
 
     \b
     Example:
@@ -142,7 +177,11 @@ def list_() -> None:
             click.secho(title, bold=True)
             width = max((len(name) for name, _ in rows), default=0)
             for name, words in rows or [("none", "")]:
-                click.echo(f"  {name:<{width}}  {words}".rstrip())
+                margin = " " * (width + 4)
+                first = f"  {name:<{width}}  "
+                columns = shutil.get_terminal_size().columns
+                lines = textwrap.wrap(words, columns, initial_indent=first, subsequent_indent=margin)
+                click.echo("\n".join(lines or [first.rstrip()]))
 
 
 def _run(study: Study, folder: ResultsFolder, json_to: str | None, again: str) -> None:

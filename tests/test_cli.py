@@ -113,6 +113,7 @@ def test_json_is_all_there_is_on_stdout(folder):
         (["compare", "CartPole-v1", "--n-jobs", "0"], "--n-jobs 0"),
         (["compare", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
         (["compare", "CartPole-v1", "--backend", "carrier_pigeon"], "carrier_pigeon"),
+        (["compare", "CartPole-v1", "--backend", "ray"], "pip install ray"),
         (["compare", "CartPole-v1", "--execution", "dreams"], "actors, tasks"),
         (["compare", "CartPole-v1", "--colour"], "--colour"),
         (["run", "nowhere.toml"], "nowhere.toml"),
@@ -308,13 +309,14 @@ def test_a_command_that_is_ended_leaves_no_process_and_no_file(folder, number, c
 
 def test_list_shows_backends_contenders_studies_and_results(folder):
     (folder / "experiments").mkdir()
-    written(folder / "experiments")
+    written(folder / "experiments", STUDY.replace("Which?", "Which? " + 40 * "word after "))
 
     result = called("list")
 
     assert result.exit_code == 0
     for words in ("loky", "actors, tasks", "naive_joblib", "asked", "Which?"):
         assert words in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", [[], ["compare"], ["run"], ["plot"], ["list"]])
@@ -323,6 +325,14 @@ def test_help_shows_an_example(command):
 
     assert result.exit_code == 0
     assert re.search(r"Examples?:\n +joblib-envs ", result.stdout)
+
+
+def test_help_is_whole_and_names_every_exit_code():
+    for command in ("compare", "run"):
+        (codes,) = re.findall(r"\n\n  Exit codes:\n((?:    .*\n)+)", called(command, "--help").stdout)
+        assert all(code in codes for code in ("0", "1", "2", "130", "143"))
+        assert max(map(len, called(command, "--help").stdout.splitlines())) <= 80
+    assert "..." not in called("--help").stdout.partition("Commands:")[2]
 
 
 def test_the_command_starts_without_the_heavy_packages():

@@ -73,7 +73,10 @@ def _effective_n_jobs(n_jobs: int) -> int:
 
 
 def _contenders(backends: Sequence[str], executions: Sequence[str]) -> tuple[str, ...]:
+    from joblib_envs.execution import install_hints
+
     known = all_contenders()
+    hints = install_hints()
     ours = {name: each for name, each in known.items() if isinstance(each, BatchEnvContender)}
     for option, given, allowed in (
         ("--backend", backends, {each.backend for each in ours.values()}),
@@ -81,7 +84,9 @@ def _contenders(backends: Sequence[str], executions: Sequence[str]) -> tuple[str
     ):
         for value in given:
             if value not in allowed:
-                raise ArgumentError(f"{option} {value!r} can't run here: choose among {', '.join(sorted(allowed))}")
+                hint = f"{hints[value]}, or " if option == "--backend" and value in hints else ""
+                choices = ", ".join(sorted(allowed))
+                raise ArgumentError(f"{option} {value!r} can't run here: {hint}choose among {choices}")
     return tuple(
         name
         for name in known

@@ -57,7 +57,7 @@ class Study:
     @property
     def limits(self) -> Limits:
         """How long judging may take."""
-        return Limits(optional_s=2.0, overhead_s=0.05) if self.quick else Limits()
+        return Limits(optional_s=0.5, overhead_s=0.05) if self.quick else Limits()
 
     @property
     def timing(self) -> Timing:
