@@ -134,6 +134,7 @@ def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool)
         study = study.made_quick() if quick else study
         for source in study.environments:
             source.check()
+        study.import_modules()
         select_contenders(study.contenders)
         folder = ResultsFolder(out) if out else ResultsFolder.unused(Path("results") / study.name)
         _run(study, folder, json_to, f"joblib-envs run {study_file}{' --quick' if quick else ''}")

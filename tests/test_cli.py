@@ -192,6 +192,32 @@ def test_a_wrong_verdict_on_ours_ends_with_1(folder, monkeypatch):
     assert called("run", written(folder, names=["ours"])).exit_code == 1
 
 
+def test_a_study_reaches_a_contender_of_the_user_s_own(folder, monkeypatch):
+    monkeypatch.setattr(contenders, "_REGISTERED", dict(contenders._REGISTERED))
+    (folder / "studies").mkdir()
+    (folder / "cli_user_contenders.py").write_text(
+        "from joblib_envs.harness.contenders import LoopContender, register_contender\n"
+        "from joblib_envs.harness.loops import PlainLoop\n"
+        "class MyLoop(PlainLoop):\n    pass\n"
+        "register_contender(LoopContender('my_loop', 'my loop', MyLoop))\n"
+    )
+    study = written(folder / "studies", 'import = ["cli_user_contenders"]\n' + STUDY, names=["my_loop"])
+
+    first = called("run", study, "--out", "first")
+    again = called("run", "first/study.toml")
+
+    assert (first.exit_code, again.exit_code) == (0, 0), first.output + again.output
+    assert re.search(r"my loop\s+correct", again.stdout)
+
+
+def test_a_module_that_is_not_there_is_told(folder):
+    result = called("run", written(folder, 'import = ["cli_no_such_module"]\n' + STUDY))
+
+    assert result.exit_code == 2
+    assert "cli_no_such_module" in result.stderr
+    assert str(folder) in result.stderr
+
+
 def test_an_unknown_contender_is_told_before_anything_runs(folder):
     result = called("run", written(folder, names=["plain_loup"]))
 

@@ -1,7 +1,10 @@
 """The ways to step environments that a study compares, behind one small protocol.
 
-A contender is an object in a registry; nobody else compares its name. To add one, write
-a class with the members of :class:`Contender` and call :func:`register_contender`.
+A contender is an object in a registry. To add one, write a class with the members of
+:class:`Contender`, call :func:`register_contender` in a module of yours, and let a study
+name both: ``import = ["my_module"]`` and ``contenders = ["plain_loop", "my_contender"]``.
+
+Two names mean something elsewhere: :data:`BASELINE` and :data:`VECTOR_FORM`.
 """
 
 from __future__ import annotations
@@ -17,10 +20,21 @@ from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.loops import HalfLoop, NaiveLoop, PlainLoop, RepairedLoop
 
-__all__ = ["BASELINE", "Contender", "VectorLike", "all_contenders", "register_contender", "select_contenders"]
+__all__ = [
+    "BASELINE",
+    "VECTOR_FORM",
+    "Contender",
+    "VectorLike",
+    "all_contenders",
+    "register_contender",
+    "select_contenders",
+]
 
 BASELINE = "plain_loop"
 """The contender that the others' throughput is divided by."""
+
+VECTOR_FORM = "gymnasium_sync"
+"""The contender that is a plain loop behind Gymnasium's vector interface."""
 
 
 class VectorLike(Protocol):
@@ -179,22 +193,23 @@ class BatchEnvContender:
         return "\n".join(("from joblib_envs import BatchEnv", *source.imports, line))
 
 
-_REGISTERED: dict[str, Contender] = {
-    contender.name: contender
-    for contender in (
-        LoopContender(BASELINE, "plain loop", PlainLoop, parallel=False),
-        GymnasiumContender("gymnasium_sync", "gymnasium Sync", "SyncVectorEnv", parallel=False),
-        GymnasiumContender("gymnasium_async", "gymnasium Async", "AsyncVectorEnv"),
-        LoopContender("naive_joblib", "joblib loop: naive", NaiveLoop),
-        LoopContender("half_joblib", "joblib loop: steps only", HalfLoop),
-        LoopContender("repaired_joblib", "joblib loop: env returned", RepairedLoop),
-    )
-}
+_REGISTERED: dict[str, Contender] = {}
 
 
 def register_contender(contender: Contender) -> None:
     """Add a contender, or replace the one of the same name."""
     _REGISTERED[contender.name] = contender
+
+
+for _contender in (
+    LoopContender(BASELINE, "plain loop", PlainLoop, parallel=False),
+    GymnasiumContender(VECTOR_FORM, "gymnasium Sync", "SyncVectorEnv", parallel=False),
+    GymnasiumContender("gymnasium_async", "gymnasium Async", "AsyncVectorEnv"),
+    LoopContender("naive_joblib", "joblib loop: naive", NaiveLoop),
+    LoopContender("half_joblib", "joblib loop: steps only", HalfLoop),
+    LoopContender("repaired_joblib", "joblib loop: env returned", RepairedLoop),
+):
+    register_contender(_contender)
 
 
 def all_contenders() -> dict[str, Contender]:

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import BASELINE, all_contenders
+from joblib_envs.harness.contenders import BASELINE, VECTOR_FORM, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, paired_ratio
 
 __all__ = ["ratio_words", "recommend"]
-
-VECTOR_FORM = "gymnasium_sync"
-"""The contender that is a plain loop behind Gymnasium's vector interface."""
 
 
 def recommend(cell: CellSummary, source: EnvironmentSource) -> tuple[str, str]:

@@ -58,6 +58,7 @@ def run_study(study: Study, folder: ResultsFolder, progress: Progress) -> list[s
     Returns:
         One line for each cell whose environment itself raised.
     """
+    study.import_modules()
     contenders = select_contenders(study.contenders)
     cells = list(cells_of(study))
     folder.write_study(study)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +40,8 @@ class Study:
         min_time_s: Time of a sample, at least.
         hang_s: Silence after which a contender counts as hanging.
         quick: Judge and time briefly, for a first look.
+        imports: Modules that register contenders; looked for as environments' files are.
+        near: The folder of the study's file.
     """
 
     name: str
@@ -53,6 +57,8 @@ class Study:
     min_time_s: float = 0.2
     hang_s: float = 60.0
     quick: bool = field(default=False)
+    imports: tuple[str, ...] = ()
+    near: Path | None = field(default=None, compare=False)
 
     @property
     def limits(self) -> Limits:
@@ -63,6 +69,27 @@ class Study:
     def timing(self) -> Timing:
         """How the measuring is done."""
         return Timing(self.rounds, self.min_time_s)
+
+    def import_modules(self) -> None:
+        """Import what registers the study's contenders.
+
+        Raises:
+            ArgumentError: There is no such module, or it raised.
+        """
+        near = self.near.resolve() if self.near else Path.cwd()
+        folders = list(dict.fromkeys((Path.cwd(), near, *near.parents)))
+        for name in self.imports:
+            top = name.partition(".")[0]
+            found = next((each for each in folders if (each / f"{top}.py").is_file() or (each / top).is_dir()), None)
+            if found and str(found) not in sys.path:
+                sys.path.append(str(found))
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                raise ArgumentError(
+                    f"study {self.name!r}: importing {name!r} raised {type(error).__name__}: {error}; its file is "
+                    f"looked for in {', '.join(map(str, folders))}, and where Python looks"
+                ) from error
 
     def made_quick(self) -> Study:
         """Return the study with three short rounds."""
@@ -85,6 +112,7 @@ class Study:
                 "question": self.question,
                 "expectation": self.expectation,
                 "answer": self.answer,
+                "import": list(self.imports),
                 "contenders": list(self.contenders),
                 "seed": self.seed,
                 "environments": environments,
@@ -124,7 +152,8 @@ def load_study(path: Path) -> Study:
         raise ArgumentError("\n".join(f"{path}: {fault}" for fault in faults))
     # Recorded studies are all called study.toml; those without a name have their folder's.
     name = values.pop("name", path.resolve().parent.name if path.stem == "study" else path.stem)
-    return Study(name, tuple(sources), tuple(values.pop("contenders")), **values, **grid, **timing)
+    imports, contenders = values.pop("import", ()), tuple(values.pop("contenders"))
+    return Study(name, tuple(sources), contenders, imports=imports, near=path.parent, **values, **grid, **timing)
 
 
 @dataclass(frozen=True)
@@ -170,6 +199,11 @@ STUDY_KEYS = {
     "question": _Key("text", _is_text),
     "expectation": _Key("text", _is_text),
     "answer": _Key("text", _is_text),
+    "import": _Key(
+        'a list of modules, such as ["my_contenders"]',
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+        convert=tuple,
+    ),
     "contenders": _Key(
         'a list of contenders, such as ["plain_loop", "batch_env/*"]', _is_list_of(_is_text), required=True
     ),
