@@ -167,7 +167,10 @@ class ActionCheck:
             ArgumentTypeError: One action was given where a batch is wanted.
         """
         if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and actions.dtype != object:
-            return actions
+            if actions.flags.c_contiguous or actions.ndim <= 2:
+                return np.ascontiguousarray(actions)
+            # An environment's arithmetic follows the order in memory, so each action keeps its own.
+            return [action.copy(order="K") for action in actions]
         if self.shape is not None:
             if isinstance(actions, np.ndarray) and actions.dtype != object:
                 raise _wrong_shape(actions, self._num_envs, self.shape)

@@ -271,7 +271,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         Returns:
             A tuple of n results. From environments in other processes they are copies.
         """
-        with self._guard(name):
+        with self._guard(f"call({name!r})"):
             reply = self._ask([Request("call", (name, args, kwargs))] * len(self._execution.shards))
             self._readiness.after_call(reply.failures)
             replay(reply.output)

@@ -6,9 +6,11 @@ import copy
 import functools
 import importlib
 import importlib.util
+import random
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -16,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import (
     EnvSpec,
     find_highest_version,
@@ -147,6 +150,10 @@ def source_of(env: Any, num_envs: Any, wrappers: Iterable[Wrapper], env_kwargs: 
         EnvInsideFactoryError: ``env`` is an environment, or a list with one in it.
         gymnasium.error.UnregisteredEnv: The id is unknown.
     """
+    if not isinstance(env_kwargs, Mapping | None):
+        raise ArgumentTypeError(
+            f"env_kwargs={env_kwargs!r} must be a dictionary, of the environment's arguments"
+        )
     kwargs = dict(env_kwargs or {})
     chain = _checked_wrappers(wrappers)
     if isinstance(env, gymnasium.Env):
@@ -176,8 +183,9 @@ def check_factories(factories: Sequence[EnvFactory], *, must_travel: bool) -> No
     for index, factory in enumerate(factories):
         if index and any(factory is earlier for earlier in (factories[0], factories[index - 1])):
             continue
+        finder = _EnvFinder()
         try:
-            _EnvFinder().dump(factory)
+            finder.dump(factory)
         except EnvInsideFactoryError:
             raise
         except Exception as error:
@@ -187,6 +195,17 @@ def check_factories(factories: Sequence[EnvFactory], *, must_travel: bool) -> No
                     f"{type(error).__name__}: {error}. Make such objects inside the factory, or use "
                     f"backend='threading' or 'sequential', which need no pickling"
                 ) from error
+        if must_travel and finder.state is not None and len(factories) > 1:
+            _warn_of_state(finder.state, index)
+
+
+def _warn_of_state(found: Any, index: int) -> None:
+    warnings.warn(
+        f"the factory of sub-environment {index} refers to {type(found).__name__}, of which each worker process gets a "
+        f"copy: what factories draw from it depends on the number of workers. Draw first, and give each factory its "
+        f"value, as in [functools.partial(make, length) for length in lengths]",
+        stacklevel=4,
+    )
 
 
 def packed_factories(factories: Sequence[EnvFactory]) -> list[bytes]:
@@ -215,9 +234,18 @@ class _EnvFinder(cloudpickle.Pickler):  # type: ignore[misc]
         # Large arrays are passed over: their buffers aren't copied.
         super().__init__(_NullFile(), protocol=5, buffer_callback=lambda _buffer: None)
 
+        self.state: Any = None
+        self._of_spaces: set[int] = set()
+
     def persistent_id(self, value: Any) -> None:
         if isinstance(value, gymnasium.Env):
             raise _env_given("a factory refers to")
+        if isinstance(value, gymnasium.Space):
+            self._of_spaces.add(id(value._np_random))  # for sampling: seeded where it is used
+        elif id(value) in self._of_spaces:
+            pass
+        elif isinstance(value, np.random.Generator | np.random.RandomState | random.Random | Iterator):
+            self.state = value
 
 
 def _env_given(where: str) -> EnvInsideFactoryError:
@@ -255,7 +283,7 @@ def _checked_num_envs(num_envs: Any, default: int) -> int:
 
 
 def _checked_wrappers(wrappers: Any) -> tuple[Wrapper, ...]:
-    if callable(wrappers):
+    if callable(wrappers) or not isinstance(wrappers, Iterable):
         raise ArgumentTypeError(f"wrappers={wrappers!r} must be a sequence of wrappers, as in wrappers=(TimeAware,)")
     chain = tuple(wrappers)
     for wrapper in chain:

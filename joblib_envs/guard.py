@@ -45,12 +45,12 @@ class Guard:
         """Name the call that is about to enter, and what it waits for."""
         if not self.owned:
             raise ForkedBatchError(
-                f"{what!r} was called in a forked child on a batch that belongs to its parent process, whose workers "
+                f"{what} was called in a forked child on a batch that belongs to its parent process, whose workers "
                 f"answer only there: build a batch in the child"
             )
         if not self._lock.acquire(blocking=False):
             raise ConcurrentUseError(
-                f"{what!r} was called while another call is running on this batch: give each thread a batch of its "
+                f"{what} was called while another call is running on this batch: give each thread a batch of its "
                 f"own, or hold a lock around the calls"
             )
         try:
@@ -68,16 +68,16 @@ class Guard:
 
     def _check(self, what: str, waits_for: str | None) -> None:
         if self.closed:
-            raise ClosedBatchError(f"{what!r} was called on a batch that was closed: build a new one")
+            raise ClosedBatchError(f"{what} was called on a batch that was closed: build a new one")
         if self.broken is not None:
             raise self.broken
         if waits_for is not None and self.pending != waits_for:
             raise NoPendingCallError(
-                f"{what!r} was called without a call of {waits_for}_async before it: call that first", waits_for
+                f"{what} was called without a call of {waits_for}_async before it: call that first", waits_for
             )
         if waits_for is None and self.pending is not None:
             raise PendingCallError(
-                f"{what!r} was called between {self.pending}_async and {self.pending}_wait: call "
+                f"{what} was called between {self.pending}_async and {self.pending}_wait: call "
                 f"{self.pending}_wait first",
                 self.pending,
             )
@@ -91,7 +91,7 @@ class Guard:
         if not self.owned or self.closed:
             return False
         if not self._lock.acquire(blocking=False):
-            raise ConcurrentUseError("'close' was called while another call is running on this batch: wait for it")
+            raise ConcurrentUseError("close was called while another call is running on this batch: wait for it")
         self.closed = True
         self._lock.release()
         return True

@@ -22,11 +22,12 @@ from typing import Any
 import cloudpickle
 from joblib.externals.loky.backend.context import get_context
 
+from joblib_envs.errors import ArgumentError
 from joblib_envs.thread_limit import thread_variables
 
-__all__ = ["WorkerProcess", "end_with_parent", "interrupts_ignored", "run_in_fresh_process"]
+__all__ = ["WorkerProcess", "end_with_parent", "interrupts_ignored", "run_in_fresh_process", "unpickled"]
 
-_STOP_S = 2.0
+_STOP_S = 5.0
 """How long a process may take to end by itself once asked."""
 
 _PARENT_CHECK_S = 1.0
@@ -47,6 +48,13 @@ class WorkerProcess:
     """
 
     def __init__(self, target: Callable[..., None], args: tuple[Any, ...], num_threads: int, name: str) -> None:
+        if _Unpickling.depth:
+            # Each worker would import the module, which would start workers, and so on without end.
+            raise ArgumentError(
+                "a worker was started while another worker imports the module that starts it: a module that an "
+                "environment comes from builds a batch, or starts processes, when it is imported. Put that code under "
+                "`if __name__ == '__main__':`, or in a function"
+            )
         self.connection, child_end = Pipe(duplex=True)
         lifeline, self._lifeline = Pipe(duplex=False)
         self._process = get_context("loky").Process(
@@ -92,6 +100,21 @@ class WorkerProcess:
         self._lifeline.close()
 
 
+class _Unpickling:
+    """Whether this worker is unpickling, hence importing, what it was sent."""
+
+    depth = 0
+
+
+def unpickled(data: bytes) -> Any:
+    """Unpickle what the caller has sent to this worker; it may import the caller's modules, but start nothing."""
+    _Unpickling.depth += 1
+    try:
+        return pickle.loads(data)
+    finally:
+        _Unpickling.depth -= 1
+
+
 def run_in_fresh_process(function: Callable[..., Any], *args: Any, num_threads: int, timeout_s: float) -> Any:
     """Run a function in a new process, in silence, and return what it returns.
 
@@ -124,7 +147,7 @@ def _answer(connection: Connection) -> None:
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
     try:
-        function, args = pickle.loads(connection.recv_bytes())
+        function, args = unpickled(connection.recv_bytes())
         outcome = (True, function(*args))
     except Exception as error:
         outcome = (False, error)

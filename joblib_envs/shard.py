@@ -27,8 +27,8 @@ __all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check
 
 EnvFactory: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
-# A sub-environment that calls sys.exit() has failed; a KeyboardInterrupt is the user's.
-_FAILS = (Exception, SystemExit)
+_STEER = (KeyboardInterrupt, GeneratorExit)
+"""What isn't a sub-environment's failure. All else is: sys.exit(), a panic of native code, ..."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,10 @@ class Shard:
         for factory in factories:
             try:
                 env = factory()
-                _check_env(env)
-            except _FAILS as error:
+                _check_env(env, envs, first_index)
+            except _STEER:
+                raise
+            except BaseException as error:
                 failure = Failure.of(first_index + len(envs), error)
                 Shard(envs, first_index, autoreset_mode).close()
                 return failure
@@ -182,7 +184,9 @@ class Shard:
                         observation, info = env.reset()
                         info = {**final, **info}
                 write_observation(row, observation)
-            except _FAILS as error:
+            except _STEER:
+                raise
+            except BaseException as error:
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
                 rows.clear(row)
                 pending[row] = False
@@ -212,7 +216,9 @@ class Shard:
                 observation, info = env.reset(seed=seed, options=own(options))
                 infos[row] = own_info(info) if info else None
                 rows.write_observation(row, observation)
-            except _FAILS as error:
+            except _STEER:
+                raise
+            except BaseException as error:
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
                 rows.clear(row)
                 infos[row] = None
@@ -249,7 +255,9 @@ class Shard:
                 index, error = self.first_index + row, untouched.__cause__
                 assert error is not None  # always raised from what happened
                 failures[index] = Failure.of(index, error, needs_reset=False)
-            except _FAILS as error:
+            except _STEER:
+                raise
+            except BaseException as error:
                 results.append(None)
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
         return Reply(None, results, failures)
@@ -259,16 +267,26 @@ class _Untouched(Exception):  # noqa: N818 -- never leaves this module
     """A call failed before it reached the environment's own code."""
 
 
-def _check_env(env: Any) -> None:
+def _check_env(env: Any, earlier: Sequence[gymnasium.Env[Any, Any]], first_index: int) -> None:
     if not isinstance(env, gymnasium.Env):
         raise ArgumentTypeError(
             f"a factory returned {type(env).__name__}, but a sub-environment must be a gymnasium.Env: "
             f"return the environment from the factory"
         )
+    for row, other in enumerate(earlier):
+        if env.unwrapped is other.unwrapped:
+            raise _one_object(first_index + row, first_index + len(earlier))
+
+
+def _one_object(index: int, other: int) -> EnvInsideFactoryError:
+    return EnvInsideFactoryError(
+        f"the factories of sub-environments {index} and {other} returned one and the same environment object: each "
+        f"call of a factory must make a new environment, as in `lambda: gymnasium.make('CartPole-v1')`"
+    )
 
 
 def check_distinct(descriptions: Sequence[ShardDescription]) -> None:
-    """Refuse a batch in which two sub-environments are one object.
+    """Refuse a batch in which sub-environments of two shards are one object.
 
     Raises:
         EnvInsideFactoryError: They are.
@@ -276,11 +294,7 @@ def check_distinct(descriptions: Sequence[ShardDescription]) -> None:
     seen: dict[tuple[int, int], int] = {}
     for index, identity in enumerate(identity for description in descriptions for identity in description.identities):
         if identity in seen:
-            raise EnvInsideFactoryError(
-                f"the factories of sub-environments {seen[identity]} and {index} returned one and the same environment "
-                f"object: each call of a factory must make a new environment, as in "
-                f"`lambda: gymnasium.make('CartPole-v1')`"
-            )
+            raise _one_object(seen[identity], index)
         seen[identity] = index
 
 

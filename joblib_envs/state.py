@@ -9,6 +9,7 @@ drops all show as a difference, also those that show only at an episode's bounda
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import pickle
@@ -30,6 +31,8 @@ _SEED = 20_261
 _STEPS_BEFORE = 12
 _STEPS_AFTER = 12
 _NUM_CONTROLS = 3
+_DEEPEST_INFO = 8
+"""How far down an info is looked through key by key: one that holds itself has no bottom."""
 _BUDGET_S = 10.0
 _TIMEOUT_S = 120.0
 
@@ -144,6 +147,8 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
             factory = pickle.loads(packed_factory)
             for _ in range(_NUM_CONTROLS + 2):  # one to look at, the controls, one to pickle
                 made.append(factory())
+                if not isinstance(made[-1], gymnasium.Env):
+                    raise TypeError(f"a factory returned {type(made.pop()).__name__}")
         except (Exception, SystemExit):  # building the batch will meet the same and say it better
             return ProbeResult(Verdict.UNAVAILABLE, "it can't be made")
         actions, num_before = _sampled_actions(made[0])
@@ -156,7 +161,7 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
                 return ProbeResult(
                     Verdict.NOT_REPRODUCIBLE,
                     f"two instances with equal seeds and actions differ from one another ({difference}), so it can't "
-                    f"be told whether a copy is faithful; does it use a global random generator or the clock?",
+                    f"be told whether a copy is faithful (a global random generator or the clock may be behind it)",
                 )
         return _moments(made[-1], actions, num_before, varying)
     except Exception as error:
@@ -180,7 +185,8 @@ def _sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
 
 def _whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any, ...]:
     first = _tried(env.reset, seed=_SEED)
-    return (first, *_go_on(env, actions, ended=False))
+    # After a reset that raised, an environment may draw from a generator that nobody seeded.
+    return (first,) if _raised(first) else (first, *_go_on(env, actions, ended=False))
 
 
 def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool) -> tuple[Any, ...]:
@@ -189,6 +195,8 @@ def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool)
     for number, action in enumerate(actions):
         if ended or number == len(actions) // 2:
             trace.append(_tried(env.reset))
+            if _raised(trace[-1]):
+                return tuple(trace)
         step, frame = _stepped(env, action)
         ended = _has_ended(step)
         trace.extend((step, frame))
@@ -198,7 +206,7 @@ def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool)
 
 def _stepped(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, Any]:
     """Step, and draw the frame if there is one to be had: drawing may bring what can't be pickled."""
-    step = _tried(env.step, action)
+    step = _tried(env.step, copy.deepcopy(action))  # which it may keep or change
     return step, (_tried(env.render) if env.render_mode not in (None, "human") else None,)
 
 
@@ -231,7 +239,7 @@ def _differing_paths(one: dict[Any, Any], other: dict[Any, Any], above: _Path) -
     for key in one.keys() | other.keys():
         if key not in one or key not in other:
             yield (*above, key)
-        elif isinstance(one[key], dict) and isinstance(other[key], dict):
+        elif isinstance(one[key], dict) and isinstance(other[key], dict) and len(above) < _DEEPEST_INFO:
             yield from _differing_paths(one[key], other[key], (*above, key))
         elif not bit_equal(one[key], other[key]):
             yield (*above, key)
@@ -246,7 +254,7 @@ def _without(trace: tuple[Any, ...], varying: frozenset[_Path]) -> tuple[Any, ..
 
 def _pruned(info: dict[Any, Any], varying: frozenset[_Path], above: _Path) -> dict[Any, Any]:
     return {
-        key: _pruned(value, varying, (*above, key)) if isinstance(value, dict) else value
+        key: _pruned(value, varying, (*above, key)) if isinstance(value, dict) and len(above) < _DEEPEST_INFO else value
         for key, value in info.items()
         if (*above, key) not in varying
     }
@@ -264,7 +272,8 @@ def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int, 
     """Pickle the environment after its reset, at two ages of an episode, and where one has ended."""
     moments: list[_Moment] = []
     tail = tuple(actions[num_before:])
-    _tried(env.reset, seed=_SEED)
+    if _raised(_tried(env.reset, seed=_SEED)):
+        tail = ()
     moments.append(_taken("just after a reset", env, tail, ended=False))
     for num_steps, name in ((1, "after one step"), (num_before, "in mid-episode")):
         if _run_into_an_episode(env, actions, num_steps):
@@ -277,11 +286,10 @@ def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int, 
 
 def _run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int) -> bool:
     """Step at least so often, and on until an episode is under way; False where they all last one step."""
-    _tried(env.reset, seed=_SEED)
-    ended = False
+    ended = _raised(_tried(env.reset, seed=_SEED))
     for number in range(num_steps + len(actions)):
-        if ended:
-            _tried(env.reset)
+        if ended and _raised(_tried(env.reset)):
+            return False
         ended = _has_ended(_stepped(env, actions[number % len(actions)])[0])
         if number + 1 >= num_steps and not ended:
             return True
@@ -290,11 +298,12 @@ def _run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], n
 
 def _run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> bool:
     """Step until an episode ends; False where it doesn't within the time."""
-    _tried(env.reset)
+    if _raised(_tried(env.reset)):
+        return False
     give_up = time.perf_counter() + _BUDGET_S / 5
     number = 0
     while time.perf_counter() < give_up and number < 1000:
-        step = _tried(env.step, actions[number % len(actions)])
+        step = _tried(env.step, copy.deepcopy(actions[number % len(actions)]))
         number += 1
         if _has_ended(step):
             return True

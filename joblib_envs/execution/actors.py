@@ -222,7 +222,7 @@ def _one_of(died: list[WorkerDiedError]) -> WorkerDiedError:
     if len(died) == 1:
         return died[0]
     indices = sorted(index for error in died for index in error.env_indices)
-    together = worker_died(indices, died[0].exitcode, f"and {len(died) - 1} more")
+    together = worker_died(indices, died[0].exitcode, f"that had them and {len(died) - 1} more")
     together.__cause__ = died[0]
     return together
 

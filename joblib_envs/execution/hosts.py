@@ -21,7 +21,7 @@ from joblib_envs.errors import UnpicklableError, WorkerDiedError
 from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.processes import WorkerProcess
+from joblib_envs.processes import WorkerProcess, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Array, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
@@ -237,10 +237,10 @@ class ThreadHost:
         while (begun := self._inbox.get()) is not None:
             request, slot = begun
             try:
-                answer: Any = self._handle(shard, request, slot)
-            except BaseException as error:
-                answer = error
-            self._outbox.put(answer)
+                reply = self._handle(shard, request, slot)
+            except BaseException as error:  # an interrupt that an environment raises is its own
+                reply = _all_fail(shard, error)
+            self._outbox.put(reply)
 
     def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
         rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
@@ -423,13 +423,13 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
 
 def _unpacked(data: bytes) -> Request | UnpicklableError:
     try:
-        request: Request = pickle.loads(data)
+        request: Request = unpickled(data)
     except Exception as error:
         return UnpicklableError(f"an argument can't be unpickled in a worker: {type(error).__name__}: {error}")
     return request
 
 
-def _all_fail(shard: Shard, error: Exception) -> Reply:
+def _all_fail(shard: Shard, error: BaseException) -> Reply:
     indices = range(shard.first_index, shard.first_index + len(shard))
     return Reply(None, [None] * len(shard), {index: Failure.of(index, error) for index in indices})
 
@@ -440,7 +440,7 @@ def _build(connection: Connection, reply_ready: channel.Signal) -> tuple[Shard |
     relay.install()
     outcome: Any
     try:
-        shard = pickle.loads(packed)()
+        shard = unpickled(packed)()
         outcome = shard if isinstance(shard, Failure) else cloudpickle.dumps(shard.describe())
     except Exception as error:
         cannot = UnpicklableError(

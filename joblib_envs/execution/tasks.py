@@ -26,7 +26,7 @@ from joblib_envs.execution.hosts import worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.processes import end_with_parent, interrupts_ignored
+from joblib_envs.processes import end_with_parent, interrupts_ignored, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Leaf, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
@@ -281,7 +281,7 @@ def _run_shared(local: _Local, request: Request, leaves: Sequence[Leaf]) -> tupl
 
 def _build_travelling(packed: bytes, settings: OutputSettings, num_threads: int) -> bytes:
     with _worker_settings(settings, num_threads) as relay:
-        shard = pickle.loads(packed)()
+        shard = unpickled(packed)()
         if isinstance(shard, Failure):
             outcome: tuple[Any, Any] = (None, shard)
         else:
@@ -293,7 +293,7 @@ def _build_travelling(packed: bytes, settings: OutputSettings, num_threads: int)
 
 
 def _run_travelling(value: bytes, packed: bytes, leaves: Sequence[Leaf]) -> tuple[bytes, bytes, Any]:
-    travelling, request = pickle.loads(value), pickle.loads(packed)
+    travelling, request = unpickled(value), unpickled(packed)
     shard = travelling.shard
     rows = Rows.allocate(leaves, len(shard))
     with _worker_settings(travelling.settings, travelling.num_threads) as relay:
