@@ -151,9 +151,7 @@ def source_of(env: Any, num_envs: Any, wrappers: Iterable[Wrapper], env_kwargs: 
         gymnasium.error.UnregisteredEnv: The id is unknown.
     """
     if not isinstance(env_kwargs, Mapping | None):
-        raise ArgumentTypeError(
-            f"env_kwargs={env_kwargs!r} must be a dictionary, of the environment's arguments"
-        )
+        raise ArgumentTypeError(f"env_kwargs={env_kwargs!r} must be a dictionary, of the environment's arguments")
     kwargs = dict(env_kwargs or {})
     chain = _checked_wrappers(wrappers)
     if isinstance(env, gymnasium.Env):

@@ -25,7 +25,14 @@ from joblib.externals.loky.backend.context import get_context
 from joblib_envs.errors import ArgumentError
 from joblib_envs.thread_limit import thread_variables
 
-__all__ = ["WorkerProcess", "end_with_parent", "interrupts_ignored", "run_in_fresh_process", "unpickled"]
+__all__ = [
+    "WorkerProcess",
+    "end_with_parent",
+    "interrupts_ignored",
+    "refuse_while_unpickling",
+    "run_in_fresh_process",
+    "unpickled",
+]
 
 _STOP_S = 5.0
 """How long a process may take to end by itself once asked."""
@@ -48,13 +55,7 @@ class WorkerProcess:
     """
 
     def __init__(self, target: Callable[..., None], args: tuple[Any, ...], num_threads: int, name: str) -> None:
-        if _Unpickling.depth:
-            # Each worker would import the module, which would start workers, and so on without end.
-            raise ArgumentError(
-                "a worker was started while another worker imports the module that starts it: a module that an "
-                "environment comes from builds a batch, or starts processes, when it is imported. Put that code under "
-                "`if __name__ == '__main__':`, or in a function"
-            )
+        refuse_while_unpickling()
         self.connection, child_end = Pipe(duplex=True)
         lifeline, self._lifeline = Pipe(duplex=False)
         self._process = get_context("loky").Process(
@@ -113,6 +114,22 @@ def unpickled(data: bytes) -> Any:
         return pickle.loads(data)
     finally:
         _Unpickling.depth -= 1
+
+
+def refuse_while_unpickling() -> None:
+    """Refuse to start workers in a worker that is importing what it was sent.
+
+    Each worker would import the module, which would start workers, and so on without end.
+
+    Raises:
+        ArgumentError: This process is such a worker.
+    """
+    if _Unpickling.depth:
+        raise ArgumentError(
+            "workers were to be started while a worker imports the module that starts them: a module that an "
+            "environment comes from builds a batch when it is imported. Put that code under "
+            "`if __name__ == '__main__':`, or in a function"
+        )
 
 
 def run_in_fresh_process(function: Callable[..., Any], *args: Any, num_threads: int, timeout_s: float) -> Any:

@@ -18,6 +18,8 @@ from typing import Any
 
 import cloudpickle
 
+from joblib_envs.processes import unpickled
+
 __all__ = ["OutputSettings", "Relay", "replay"]
 
 
@@ -72,7 +74,7 @@ class Relay(logging.Handler):
         caught = warnings.catch_warnings()
         caught.__enter__()
         warnings.resetwarnings()
-        for action, message, category, module, line in reversed(pickle.loads(self._settings.filters)):
+        for action, message, category, module, line in reversed(unpickled(self._settings.filters)):
             # The caller decides what was shown before: here it is only known what this worker showed.
             chosen = "always" if action in ("default", "once", "module") else action
             warnings.filters.insert(0, (chosen, message, category, module, line))  # type: ignore[attr-defined]

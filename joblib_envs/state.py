@@ -23,7 +23,7 @@ import gymnasium
 
 from joblib_envs.equality import Verdict, bit_equal, first_difference
 from joblib_envs.errors import StateCannotTravelError
-from joblib_envs.processes import run_in_fresh_process
+from joblib_envs.processes import run_in_fresh_process, unpickled
 
 __all__ = ["ProbeResult", "probe", "require_travelling_state"]
 
@@ -144,7 +144,7 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
     made: list[gymnasium.Env[Any, Any]] = []
     try:
         try:
-            factory = pickle.loads(packed_factory)
+            factory = unpickled(packed_factory)
             for _ in range(_NUM_CONTROLS + 2):  # one to look at, the controls, one to pickle
                 made.append(factory())
                 if not isinstance(made[-1], gymnasium.Env):
@@ -323,13 +323,13 @@ def _taken(name: str, env: gymnasium.Env[Any, Any], actions: tuple[Any, ...], *,
 def _arrive(moments: bytes) -> ProbeResult:
     """In the second fresh process: go on from each pickle, twice, and compare."""
     taken, varying = pickle.loads(moments)
-    varying = pickle.loads(varying)
+    varying = unpickled(varying)
     for name, state, packed in taken:
-        actions, wanted = pickle.loads(packed)
+        actions, wanted = unpickled(packed)
         for _ in range(2):
             made: list[gymnasium.Env[Any, Any]] = []
             try:
-                env, ended = pickle.loads(state)
+                env, ended = unpickled(state)
                 made.append(env)
                 got = _go_on(env, actions, ended=ended)
             except (Exception, SystemExit) as error:

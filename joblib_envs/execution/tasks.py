@@ -26,7 +26,7 @@ from joblib_envs.execution.hosts import worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.processes import end_with_parent, interrupts_ignored, unpickled
+from joblib_envs.processes import end_with_parent, interrupts_ignored, refuse_while_unpickling, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Leaf, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
@@ -45,6 +45,8 @@ class Tasks:
     """
 
     def __init__(self, plan: BatchPlan, backend: ParallelBackendBase, *, shares_memory: bool) -> None:
+        if not shares_memory:
+            refuse_while_unpickling()
         self._limit = plan.limit
         self.shards = split_evenly(len(plan.factories), plan.n_jobs)
         self.num_workers = plan.n_jobs
@@ -312,7 +314,7 @@ def _run_travelling(value: bytes, packed: bytes, leaves: Sequence[Leaf]) -> tupl
 def _without_the_stuck(value: bytes, travelling: _Travelling, reply: Reply, rows: Rows) -> bytes:
     """Pickle a shard in which some environments can't be pickled any more: those stay as they were before the call."""
     shard = travelling.shard
-    before = pickle.loads(value).shard
+    before = unpickled(value).shard
     for row, env in enumerate(shard.envs):
         try:
             cloudpickle.dumps(env)
