@@ -31,6 +31,7 @@ _SEED = 20_261
 _STEPS_BEFORE = 12
 _STEPS_AFTER = 12
 _NUM_CONTROLS = 3
+_RESET_TRIES = 3
 _DEEPEST_INFO = 8
 """How far down an info is looked through key by key: one that holds itself has no bottom."""
 _BUDGET_S = 10.0
@@ -163,6 +164,8 @@ def _depart(packed_factory: bytes) -> ProbeResult | bytes:
                     f"two instances with equal seeds and actions differ from one another ({difference}), so it can't "
                     f"be told whether a copy is faithful (a global random generator or the clock may be behind it)",
                 )
+        if len(controls[0]) == _RESET_TRIES and _raised(controls[0][-1]):
+            return ProbeResult(Verdict.UNAVAILABLE, "it can't be reset")  # nor can it in the batch, which says why
         return _moments(made[-1], actions, num_before, varying)
     except Exception as error:
         return ProbeResult(Verdict.RAISES, f"trying it raised {type(error).__name__}: {error}")
@@ -184,9 +187,17 @@ def _sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
 
 
 def _whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any, ...]:
-    first = _tried(env.reset, seed=_SEED)
+    resets = _seeded_resets(env)
     # After a reset that raised, an environment may draw from a generator that nobody seeded.
-    return (first,) if _raised(first) else (first, *_go_on(env, actions, ended=False))
+    return resets if _raised(resets[-1]) else (*resets, *_go_on(env, actions, ended=False))
+
+
+def _seeded_resets(env: gymnasium.Env[Any, Any]) -> tuple[Any, ...]:
+    """Reset with the seed, again where that raises; the last result tells whether it worked."""
+    resets = [_tried(env.reset, seed=_SEED)]
+    while _raised(resets[-1]) and len(resets) < _RESET_TRIES:
+        resets.append(_tried(env.reset, seed=_SEED))
+    return tuple(resets)
 
 
 def _go_on(env: gymnasium.Env[Any, Any], actions: Sequence[Any], *, ended: bool) -> tuple[Any, ...]:
@@ -272,8 +283,7 @@ def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int, 
     """Pickle the environment after its reset, at two ages of an episode, and where one has ended."""
     moments: list[_Moment] = []
     tail = tuple(actions[num_before:])
-    if _raised(_tried(env.reset, seed=_SEED)):
-        tail = ()
+    _seeded_resets(env)
     moments.append(_taken("just after a reset", env, tail, ended=False))
     for num_steps, name in ((1, "after one step"), (num_before, "in mid-episode")):
         if _run_into_an_episode(env, actions, num_steps):
@@ -286,7 +296,7 @@ def _moments(env: gymnasium.Env[Any, Any], actions: list[Any], num_before: int, 
 
 def _run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int) -> bool:
     """Step at least so often, and on until an episode is under way; False where they all last one step."""
-    ended = _raised(_tried(env.reset, seed=_SEED))
+    ended = _raised(_seeded_resets(env)[-1])
     for number in range(num_steps + len(actions)):
         if ended and _raised(_tried(env.reset)):
             return False
