@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import sys
@@ -47,6 +48,13 @@ def main() -> None:
     """  # noqa: D301 - click reads the backspace as "keep these lines"
 
 
+def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    """Refuse what is no number: it is neither below nor above a bound."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds: give one from 0.001 to 3600")
+    return value
+
+
 @main.command()
 @click.argument("env_id")
 @click.option("--env-kwargs", default="{}", metavar="JSON", help="Arguments of the environment's constructor.")
@@ -55,7 +63,14 @@ def main() -> None:
 @click.option("--backend", "backends", multiple=True, help="Only these backends of BatchEnv; repeatable.")
 @click.option("--execution", "executions", multiple=True, help="Only actors or tasks; repeatable.")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Timing rounds.")
-@click.option("--min-time", default=0.2, show_default=True, type=click.FloatRange(0.001), help="Seconds a sample.")
+@click.option(
+    "--min-time",
+    default=0.2,
+    show_default=True,
+    type=click.FloatRange(0.001, 3600),
+    help="Seconds a sample.",
+    callback=_finite,
+)
 @click.option("--quick", is_flag=True, help=QUICK_HELP)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of environments and actions.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; it must not hold anything.")

@@ -371,3 +371,11 @@ def test_the_command_starts_without_the_heavy_packages():
     )
 
     assert output.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_time_that_is_no_number_is_refused(value: str) -> None:
+    result = CliRunner().invoke(main, ["compare", "CartPole-v1", "--min-time", value])
+
+    assert result.exit_code == 2
+    assert "--min-time" in result.output

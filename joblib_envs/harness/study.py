@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 import sys
 import tomllib
@@ -175,7 +176,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _is_list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
