@@ -100,17 +100,18 @@ class _CellRun:
 
     def _survey(self) -> Survey:
         label = self._cell.environment.label
-        self._progress.begin(f"looking at {label}")
+        patience_s = SURVEY_PATIENCE * self._study.hang_s
+        self._progress.begin(f"looking at {label} (for {patience_s:g} s of silence at most)")
         found: list[Survey] = []
         ending = run_isolated(
             survey,
             self._cell,
             self._study.limits,
             receive=lambda _, value: found.append(value),
-            silence_s=SURVEY_PATIENCE * self._study.hang_s,
+            silence_s=patience_s,
         )
         if not found:
-            found.append(Survey(fault=ending.describe(SURVEY_PATIENCE * self._study.hang_s)))
+            found.append(Survey(fault=ending.describe(patience_s)))
         surveyed = found[0]
         if surveyed.fault:
             surveyed = replace(

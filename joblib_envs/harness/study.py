@@ -93,8 +93,14 @@ class Study:
                 ) from error
 
     def made_quick(self) -> Study:
-        """Return the study with three short rounds."""
-        return replace(self, quick=True, rounds=min(self.rounds, 3), min_time_s=min(self.min_time_s, 0.05))
+        """Return the study with three short rounds, and less patience with what hangs."""
+        return replace(
+            self,
+            quick=True,
+            rounds=min(self.rounds, 3),
+            min_time_s=min(self.min_time_s, 0.05),
+            hang_s=min(self.hang_s, 15.0),
+        )
 
     def to_toml(self, folder: Path | None = None) -> str:
         """Return the file that :func:`load_study` reads back as an equal study.
