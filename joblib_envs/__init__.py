@@ -22,11 +22,14 @@ from joblib_envs.errors import (
     ResetNeededError,
     SpacesDifferError,
     StateCannotTravelError,
+    StateFormatError,
+    StateVersionError,
     SubEnvError,
     UnpicklableError,
     WorkerDiedError,
 )
 from joblib_envs.failures import Failure
+from joblib_envs.state import EnvState, UnprovenStateWarning, capture, register_state_adapter, restore
 
 _register_envs()  # ids such as "joblib_envs/Counting-v0"
 
@@ -42,6 +45,7 @@ __all__ = [
     "ConcurrentUseError",
     "ConformanceError",
     "EnvInsideFactoryError",
+    "EnvState",
     "EpisodeOverError",
     "Failure",
     "ForkedBatchError",
@@ -51,8 +55,14 @@ __all__ = [
     "ResetNeededError",
     "SpacesDifferError",
     "StateCannotTravelError",
+    "StateFormatError",
+    "StateVersionError",
     "SubEnvError",
     "UnpicklableError",
+    "UnprovenStateWarning",
     "WorkerDiedError",
+    "capture",
     "check_vector_env",
+    "register_state_adapter",
+    "restore",
 ]

@@ -13,12 +13,15 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from joblib_envs.errors import ArgumentError, ArgumentTypeError
 from joblib_envs.rows import Array
+from joblib_envs.state.env_state import EnvState, checked_state
 
 __all__ = [
     "ActionCheck",
     "check_observation_mode",
     "checked_autoreset_mode",
     "checked_seeds",
+    "checked_state_method",
+    "checked_states",
     "checked_values",
     "split_options",
 ]
@@ -60,6 +63,62 @@ def check_observation_mode(mode: Any) -> None:
         f"observation_mode={mode!r} must be 'same', 'different', or a tuple of the batched and the single "
         f"observation space"
     )
+
+
+def checked_state_method(method: Any) -> str:
+    """Return how states are kept.
+
+    Raises:
+        ArgumentError: It is neither ``"capture"`` nor ``"replay"``.
+    """
+    if method not in ("capture", "replay"):
+        raise ArgumentError(
+            f"state_method={method!r} must be 'capture', which keeps an environment's attributes and its simulator's "
+            f"state, or 'replay', which keeps all its calls and makes them again"
+        )
+    return str(method)
+
+
+def checked_states(states: Any, indices: Any, num_envs: int) -> dict[int, EnvState]:
+    """Return for each sub-environment that is to get a state that state.
+
+    Raises:
+        ArgumentTypeError: Something is no EnvState, or no index.
+        ArgumentError: The numbers of states and indices don't agree, or an index isn't allowed.
+    """
+    chosen = _checked_indices(indices, num_envs)
+    if isinstance(states, EnvState):
+        return dict.fromkeys(chosen, states)
+    if isinstance(states, str | bytes | Mapping) or not isinstance(states, Iterable):
+        checked_state(states, "states")
+    given = [checked_state(state, f"states[{number}]") for number, state in enumerate(states)]
+    if len(given) != len(chosen):
+        raise ArgumentError(
+            f"{len(given)} states were given for {len(chosen)} sub-environments: give one state for each of indices "
+            f"(all {num_envs} unless given), or a single EnvState for all of them"
+        )
+    return dict(zip(chosen, given, strict=True))
+
+
+def _checked_indices(indices: Any, num_envs: int) -> list[int]:
+    if indices is None:
+        return list(range(num_envs))
+    if isinstance(indices, Integral) and not isinstance(indices, bool):
+        indices = [indices]
+    array = np.asarray(indices)
+    if array.dtype == np.bool_ and array.shape == (num_envs,):
+        return [int(index) for index in np.flatnonzero(array)]
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
+        raise ArgumentTypeError(
+            f"indices={indices!r:.200} must be whole numbers from 0 to {num_envs - 1}, or a bool mask of {num_envs}"
+        )
+    chosen = [int(index) for index in array]
+    outside = [index for index in chosen if not 0 <= index < num_envs]
+    if outside:
+        raise ArgumentError(f"indices holds {outside}, but the batch has sub-environments 0 to {num_envs - 1}")
+    if len(set(chosen)) != len(chosen):
+        raise ArgumentError(f"indices={chosen} names a sub-environment twice, and it can have one state only")
+    return chosen
 
 
 def checked_seeds(seed: Any, num_envs: int) -> list[int | None]:

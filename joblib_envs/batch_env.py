@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 from joblib_envs import arguments
+from joblib_envs.batch_states import BatchStates
+from joblib_envs.checkpoint import BatchSetup
 from joblib_envs.errors import (
     ArgumentError,
     CallTimeoutError,
@@ -21,7 +23,7 @@ from joblib_envs.errors import (
     WorkerDiedError,
 )
 from joblib_envs.execution import BatchPlan, ConstructionFailed, Execution, choose_backend
-from joblib_envs.factories import check_factories, packed_factories, source_of
+from joblib_envs.factories import check_factories, source_of
 from joblib_envs.guard import Guard
 from joblib_envs.infos import batch_infos
 from joblib_envs.readiness import Readiness
@@ -29,7 +31,7 @@ from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
 from joblib_envs.shard import Reply, Request, check_distinct
 from joblib_envs.spaces import batched_spaces
-from joblib_envs.state import require_travelling_state
+from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.thread_limit import ThreadLimit
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ _DRAIN_S = 0.2
 """How long an interrupted call waits for its workers before the interrupt is passed on."""
 
 
-class BatchEnv(VectorEnv[Any, Any, Array]):
+class BatchEnv(BatchStates):
     """Step many Gymnasium environments together, on a backend you choose.
 
     The backend changes the speed, never the data: for environments that are functions of
@@ -83,8 +85,13 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         copy: With False, returned observations are views that live until the next step but one.
         wrappers: Applied to each sub-environment, the first one innermost.
         env_kwargs: Keyword arguments for the environment's constructor.
-        probe: Whether tasks execution on a process backend proves first, with throw-away instances,
-            that the state survives a pickle. With False a state that doesn't is lost in silence.
+        state_method: How states travel and are saved: ``"capture"`` keeps an environment's attributes and
+            its simulator's state; ``"replay"`` keeps all its calls since it was made and makes them
+            again, for environments that can't be captured but are reproducible. Going on from a
+            replayed state costs as much as all those calls did.
+        probe: Whether it is proven first, with throw-away instances in fresh processes, that states
+            go on bit for bit, where they are needed: in tasks execution on a process backend, by
+            ``get_state``, ``save`` and pickling. With False a state that doesn't is lost in silence.
 
     Raises:
         ArgumentError: An argument isn't allowed.
@@ -121,6 +128,7 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         copy: bool = True,
         wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
         env_kwargs: dict[str, Any] | None = None,
+        state_method: str = "capture",
         probe: bool = True,
     ) -> None:
         super().__init__()
@@ -128,20 +136,31 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         self.closed = True
         self.autoreset_mode = arguments.checked_autoreset_mode(autoreset_mode)
         arguments.check_observation_mode(observation_mode)
+        state_method = arguments.checked_state_method(state_method)
         source = source_of(env, num_envs, wrappers, env_kwargs)
         self.num_envs = len(source.factories)
         chosen = choose_backend(backend, n_jobs, execution, caller_steps, inner_max_num_threads, self.num_envs)
         check_factories(source.factories, must_travel=chosen.sends_factories)
         self.spec = source.spec
-        label = source.spec.id if source.spec is not None else "the environment"
-        if chosen.state_travels and probe:
-            require_travelling_state(packed_factories(source.factories), label, chosen.num_threads)
+        given = backend if isinstance(backend, str | None) else chosen.name
+        where = {"backend": given, "n_jobs": n_jobs, "execution": execution, "caller_steps": caller_steps}
+        self._setup = BatchSetup(
+            source, self.autoreset_mode, observation_mode, copy, state_method, probe, chosen.num_threads, where
+        )
+        self._factories = source.factories if state_method == "capture" else source.journaled().factories
+        options = CaptureOptions()
+        if chosen.state_travels:
+            options = self._capture_options(
+                "tasks execution on a process backend would send {} to a worker and back at each call",
+                "Use execution='actors' (the default on 'loky'), where each environment stays in its worker, a backend "
+                "that shares memory ('threading', 'sequential')",
+            )
         self.copy = copy
         self._guard = Guard()
         self._begun_reset_mask: Array | None = None
         self._readiness = Readiness(self.num_envs, self.autoreset_mode)
         limit = ThreadLimit(chosen.num_threads)
-        plan = BatchPlan(source.factories, self.autoreset_mode, chosen.n_jobs, chosen.caller_steps, limit)
+        plan = BatchPlan(self._factories, self.autoreset_mode, chosen.n_jobs, chosen.caller_steps, limit, options)
         try:
             self._execution: Execution = chosen.execute(plan)
         except ConstructionFailed as failed:
@@ -331,12 +350,6 @@ class BatchEnv(VectorEnv[Any, Any, Array]):
         replay(reply.output)
         if reply.failures:
             self._raise("close", reply, ((None,) * self.num_envs, self._failed_mask(reply)))
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise UnpicklableError(
-            "an open batch can't be pickled or copied, since its environments live in this process's workers: "
-            "build a batch where it is needed"
-        )
 
     def __enter__(self) -> BatchEnv:
         return self

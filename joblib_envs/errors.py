@@ -7,6 +7,8 @@
     │   └── BackendUnavailableError                  unknown, or its package is not installed
     ├── SpacesDifferError             (RuntimeError) sub-environments disagree about their spaces
     ├── StateCannotTravelError        (RuntimeError) tasks execution would lose the environment's state
+    ├── StateFormatError              (ValueError)   bytes that are no whole, unchanged state
+    │   └── StateVersionError                        ... or of another version
     ├── UnpicklableError              (TypeError)    a factory, argument or result can't cross to a worker
     ├── ClosedBatchError              (gymnasium.error.ClosedEnvironmentError)
     ├── PendingCallError              (gymnasium.error.AlreadyPendingCallError)
@@ -48,6 +50,8 @@ __all__ = [
     "ResetNeededError",
     "SpacesDifferError",
     "StateCannotTravelError",
+    "StateFormatError",
+    "StateVersionError",
     "SubEnvError",
     "UnpicklableError",
     "WorkerDiedError",
@@ -84,6 +88,14 @@ class SpacesDifferError(JoblibEnvsError, RuntimeError):
 
 class StateCannotTravelError(JoblibEnvsError, RuntimeError):
     """Tasks execution on a process backend would lose or change this environment's state."""
+
+
+class StateFormatError(JoblibEnvsError, ValueError):
+    """Bytes are not a state, or are one that was cut or changed; nothing of them was unpickled."""
+
+
+class StateVersionError(StateFormatError):
+    """A state was made with other versions of Python or of packages, which may read it wrongly."""
 
 
 class UnpicklableError(JoblibEnvsError, TypeError):

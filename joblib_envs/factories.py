@@ -32,8 +32,17 @@ from gymnasium.vector import AutoresetMode
 from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactoryError, UnpicklableError
 from joblib_envs.failures import Failure
 from joblib_envs.shard import EnvFactory, Shard
+from joblib_envs.state.journal import journaled
 
-__all__ = ["Construction", "EnvSource", "SpecFactory", "check_factories", "packed_factories", "source_of"]
+__all__ = [
+    "Construction",
+    "EnvSource",
+    "SpecFactory",
+    "check_factories",
+    "pack_by_value",
+    "packed_factories",
+    "source_of",
+]
 
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
@@ -44,6 +53,17 @@ class EnvSource:
 
     factories: tuple[EnvFactory, ...]
     spec: EnvSpec | None = None
+
+    def journaled(self) -> EnvSource:
+        """Return factories whose environments keep a journal of all that is done with them.
+
+        Raises:
+            UnpicklableError: One can't be pickled, hence not be a part of a journal.
+        """
+        check_factories(self.factories, must_travel=True)
+        packed = {id(factory): packed_factories([factory])[0] for factory in dict.fromkeys(self.factories)}
+        made = {key: functools.partial(journaled, data) for key, data in packed.items()}
+        return replace(self, factories=tuple(made[id(factory)] for factory in self.factories))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +174,8 @@ def source_of(env: Any, num_envs: Any, wrappers: Iterable[Wrapper], env_kwargs: 
         raise ArgumentTypeError(f"env_kwargs={env_kwargs!r} must be a dictionary, of the environment's arguments")
     kwargs = dict(env_kwargs or {})
     chain = _checked_wrappers(wrappers)
+    if isinstance(env, EnvSource):  # of a batch that was saved
+        return env
     if isinstance(env, gymnasium.Env):
         raise _env_given("env is")
     if isinstance(env, str | EnvSpec):
@@ -213,7 +235,22 @@ def packed_factories(factories: Sequence[EnvFactory]) -> list[bytes]:
     return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in different]
 
 
-def _pack(call: Callable[[], Any], factories: Sequence[EnvFactory]) -> bytes:
+def pack_by_value(value: Any, factories: Sequence[EnvFactory]) -> bytes:
+    """Pickle something that holds factories, by value where another process couldn't import what they refer to.
+
+    Raises:
+        UnpicklableError: It can't be pickled.
+    """
+    try:
+        return _pack(value, factories)
+    except Exception as error:
+        raise UnpicklableError(
+            f"a factory can't be pickled, so it can't be saved: {type(error).__name__}: {error}. Make such objects "
+            f"inside the factory"
+        ) from error
+
+
+def _pack(call: Any, factories: Sequence[EnvFactory]) -> bytes:
     """Pickle a call, by value where the worker couldn't import what it refers to."""
     with _by_value(factories):
         data: bytes = cloudpickle.dumps(call)

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from joblib_envs.errors import ArgumentError, EpisodeOverError, ResetNeededError
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Array, Rows
+from joblib_envs.state.env_state import Situation
 
 __all__ = ["Readiness"]
 
@@ -88,6 +89,25 @@ class Readiness:
     def after_call(self, failures: Mapping[int, Failure]) -> None:
         """Note a call, an attribute that was set, or a frame."""
         self._note(failures)
+
+    def reason(self, index: int) -> str | None:
+        """Return why a sub-environment needs a reset, or None."""
+        return self._needs.get(index)
+
+    def is_observed(self, index: int) -> bool:
+        """Tell whether there is an observation of a sub-environment."""
+        return index not in self._unobserved
+
+    def after_set_state(self, situations: Mapping[int, Situation]) -> None:
+        """Note that sub-environments are where others were."""
+        for index, situation in situations.items():
+            self._needs.pop(index, None)
+            if situation.needs_reset is not None:
+                self._needs[index] = situation.needs_reset
+            if situation.observation is None:
+                self._unobserved.add(index)
+            else:
+                self._unobserved.discard(index)
 
     def interrupted(self) -> None:
         """Note a call whose outcome nobody has seen."""

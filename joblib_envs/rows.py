@@ -152,6 +152,22 @@ class Rows:
         self.rewards[row] = 0.0
         self.terminations[row] = self.truncations[row] = False
 
+    def values(self, row: int) -> tuple[Any, ...]:
+        """Return copies of one row's observation, a value for each leaf."""
+        arrays, objects = iter(self.observations), iter(self.objects)
+        return tuple(
+            next(arrays)[row].copy() if leaf.is_array else copy.deepcopy(next(objects)[row]) for leaf in self.leaves
+        )
+
+    def put(self, row: int, values: Sequence[Any]) -> None:
+        """Fill in one row's observation from a value for each leaf."""
+        arrays, objects = iter(self.observations), iter(self.objects)
+        for leaf, value in zip(self.leaves, values, strict=True):
+            if leaf.is_array:
+                next(arrays)[row] = value
+            else:
+                next(objects)[row] = copy.deepcopy(value)
+
     def take(self, start: int, other: Rows, chosen: Sequence[int]) -> None:
         """Copy the chosen rows of ``other`` into the rows from ``start`` on."""
         positions = np.asarray(chosen, dtype=np.intp)

@@ -7,6 +7,7 @@ where a shard is and how requests reach it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +19,14 @@ from gymnasium.vector import AutoresetMode
 
 from joblib_envs.copies import own
 from joblib_envs.drawing import DRAWING, draws_with_pygame
-from joblib_envs.errors import ArgumentTypeError, EnvInsideFactoryError
+from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactoryError
 from joblib_envs.failures import Failure
 from joblib_envs.infos import own_info
 from joblib_envs.rows import Rows
+from joblib_envs.state.env_state import EnvState, Situation, checked_state
+from joblib_envs.state.journal import keeping_its_journal
+from joblib_envs.state.pickling import CaptureOptions
+from joblib_envs.state.snapshot import captured_state, restored_env
 
 __all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check_distinct"]
 
@@ -55,8 +60,8 @@ class Request:
     """A call of one of :class:`Shard`'s methods, as it reaches a worker.
 
     Attributes:
-        method: ``"step"``, ``"reset"``, ``"call"``, ``"set_attr"`` or ``"close"``.
-        arguments: The method's arguments, without the rows that ``step`` and ``reset`` fill.
+        method: The method's name.
+        arguments: The method's arguments, without the rows that ``step``, ``reset`` and ``adopt`` fill.
     """
 
     method: str
@@ -64,8 +69,16 @@ class Request:
 
     @property
     def fills_rows(self) -> bool:
-        """Whether it is a step or a reset, which fill rows; the other calls leave them as they are."""
-        return self.method in ("step", "reset")
+        """Whether it fills rows; the other calls leave them as they are."""
+        return self.method in ("step", "reset", "adopt")
+
+    @property
+    def row_mask(self) -> Sequence[bool] | None:
+        """Which rows it fills; None: all."""
+        if self.method == "reset":
+            mask: Sequence[bool] | None = self.arguments[2]
+            return mask
+        return self.arguments[0] if self.method == "adopt" else None
 
 
 @dataclass
@@ -107,6 +120,7 @@ class Shard:
         self.autoreset_mode = autoreset_mode
         self._reset_pending = [False] * len(self.envs)
         self._draws = any(draws_with_pygame(env) for env in self.envs)
+        self._staged: dict[int, tuple[gymnasium.Env[Any, Any], EnvState]] = {}
 
     @classmethod
     def build(cls, factories: Iterable[EnvFactory], first_index: int, autoreset_mode: AutoresetMode) -> Shard | Failure:
@@ -240,6 +254,51 @@ class Shard:
         """Set an attribute where it is defined among each sub-environment's wrappers."""
         return self._each(lambda env, row: env.set_wrapper_attr(name, own(values[row])))
 
+    def get_state(self, options: CaptureOptions, is_proven: bool) -> Reply:
+        """Capture each sub-environment; what can't be captured is as it was."""
+
+        def get(env: gymnasium.Env[Any, Any], row: int) -> EnvState:
+            try:
+                return captured_state(env, options, is_proven=is_proven, reset_pending=self._reset_pending[row])
+            except Exception as error:
+                raise _Untouched from error
+
+        return self._each(get)
+
+    def stage(self, states: Sequence[EnvState | None]) -> Reply:
+        """Make environments from states, for ``adopt`` to put in the place of those that are here."""
+
+        def make(env: gymnasium.Env[Any, Any], row: int) -> None:
+            state = states[row]
+            if state is not None:
+                try:
+                    self._staged[row] = (_in_place_of(env, state), state)
+                except Exception as error:
+                    raise _Untouched from error
+
+        return self._each(make)
+
+    def unstage(self) -> Reply:
+        """Close what ``stage`` has made."""
+        for env, _ in self._staged.values():
+            _close_quietly(env)
+        self._staged.clear()
+        return Reply()
+
+    def adopt(self, rows: Rows, mask: Sequence[bool]) -> Reply:  # noqa: ARG002 -- says which rows are filled
+        """Put the staged environments in place, close those that were there, and fill in their last observations."""
+        for row, (env, state) in self._staged.items():
+            _close_quietly(self.envs[row])
+            self.envs[row] = env
+            self._reset_pending[row] = state.reset_pending
+            rows.clear(row)
+            situation = Situation.of(state)
+            if situation.observation is not None:
+                rows.put(row, situation.observation)
+        self._staged.clear()
+        self._draws = any(draws_with_pygame(env) for env in self.envs)
+        return Reply()
+
     def close(self) -> Reply:
         """Close every sub-environment, whatever the others do."""
         return self._each(lambda env, _row: env.close())
@@ -265,6 +324,30 @@ class Shard:
 
 class _Untouched(Exception):  # noqa: N818 -- never leaves this module
     """A call failed before it reached the environment's own code."""
+
+
+def _in_place_of(env: gymnasium.Env[Any, Any], state: EnvState) -> gymnasium.Env[Any, Any]:
+    """Make an environment from a state, if it can stand where another one does.
+
+    Raises:
+        ArgumentError: Its spaces are others.
+        StateFormatError: It can't be unpickled here.
+    """
+    restored = restored_env(checked_state(state))
+    for name in ("observation_space", "action_space"):
+        wanted, got = getattr(env, name), getattr(restored, name)
+        if wanted != got:
+            _close_quietly(restored)
+            raise ArgumentError(
+                f"the state is of another environment: its {name} is {got}, and the batch's is {wanted}. Give states "
+                f"of environments with equal spaces"
+            )
+    return keeping_its_journal(restored, state, like=env)
+
+
+def _close_quietly(env: gymnasium.Env[Any, Any]) -> None:
+    with contextlib.suppress(Exception):  # it was replaced: what it does when closed is nobody's concern
+        env.close()
 
 
 def _check_env(env: Any, earlier: Sequence[gymnasium.Env[Any, Any]], first_index: int) -> None:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Leaf, Rows
 from joblib_envs.shard import EnvFactory, Reply, Request, ShardDescription
+from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions
 from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["BatchPlan", "ConstructionFailed", "Execution", "merge_replies", "split_evenly"]
@@ -27,6 +28,7 @@ class BatchPlan:
         n_jobs: Number of workers, the caller included where it steps a shard.
         caller_steps: Whether the caller steps the last shard itself.
         limit: BLAS and OpenMP threads while environments run.
+        capture_options: How environments are pickled where they travel.
     """
 
     factories: tuple[EnvFactory, ...]
@@ -34,6 +36,7 @@ class BatchPlan:
     n_jobs: int
     caller_steps: bool
     limit: ThreadLimit
+    capture_options: CaptureOptions = DEFAULT_OPTIONS
 
 
 class ConstructionFailed(Exception):  # noqa: N818 -- carries data to BatchEnv, which raises the error

@@ -13,7 +13,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
@@ -24,12 +24,22 @@ from joblib_envs.errors import StateCannotTravelError, UnpicklableError
 from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.execution.hosts import worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
+from joblib_envs.execution.shipping import (
+    Parcel,
+    Warehouse,
+    pack_parcel,
+    packed_adapters,
+    take_adapters,
+    unpack_parcel,
+)
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
 from joblib_envs.processes import end_with_parent, interrupts_ignored, refuse_while_unpickling, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Leaf, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
+from joblib_envs.state.cargo import Blob
+from joblib_envs.state.pickling import CaptureOptions, captured
 from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["Tasks"]
@@ -52,6 +62,7 @@ class Tasks:
         self.num_workers = plan.n_jobs
         self.bounds_waits = False
         self._values: list[Any] = []
+        self._warehouse = Warehouse()
         self._shares_memory = shares_memory
         self._calls = _ParallelCalls(backend, plan.n_jobs)
         self._begun: list[tuple[Request, Any]] = []
@@ -86,8 +97,8 @@ class Tasks:
     def finish(self, timeout_s: float | None) -> Reply:  # noqa: ARG002
         """Make the call; ``timeout_s`` is None, since joblib's tasks can't be waited for in part."""
         begun, self._begun = self._begun, []
-        answers = self._run([self._call(value, packed) for value, (_, packed) in zip(self._values, begun, strict=True)])
-        self._values = [value for value, _, _ in answers]
+        answers = self._answers([packed for _, packed in begun])
+        self._values = [answer[0] for answer in answers]
         replies = [self._arrived(answer, shard) for answer, shard in zip(answers, self.shards, strict=True)]
         if begun[0][0].fills_rows:
             previous, self._slot = self._slot, (self._slot + 1) % len(self._slots)
@@ -107,9 +118,11 @@ class Tasks:
         closed = Reply()
         try:
             if self._shares_memory:
-                closed = merge_replies([local.shard.close() for local in values], self.shards[: len(values)])
+                closed = merge_replies([local.shard.close() for local in values], self.shards)
             elif graceful and values:
-                answers = self._run([self._call(value, pack_request(Request("close"))) for value in values])
+                self._values = values
+                answers = self._answers([pack_request(Request("close"))] * len(values))
+                self._values = []
                 replies = [self._arrived(answer, shard)[0] for answer, shard in zip(answers, self.shards, strict=True)]
                 closed = merge_replies(replies, self.shards)
         finally:
@@ -121,37 +134,58 @@ class Tasks:
         self.close(graceful=False)
 
     def _build(self, plan: BatchPlan) -> list[ShardDescription]:
-        settings = OutputSettings.current()
         calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        settings = _WorkerSettings(
+            OutputSettings.current(), plan.limit.num_threads, plan.capture_options, packed_adapters()
+        )
         for shard in self.shards:
             construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
             if self._shares_memory:
                 calls.append((_build_shared, (construction, plan.limit.num_threads)))
             else:
-                packed = (construction.packed(), settings, plan.limit.num_threads)
-                calls.append((_build_travelling, packed))
-        answers = self._run(calls)
+                calls.append((_build_travelling, (construction.packed(), settings)))
+        answers = self._run(calls, self.shards)
         if not self._shares_memory:
             answers = [pickle.loads(answer) for answer in answers]
-        for _, outcome, records in answers:
+        built = [number for number, answer in enumerate(answers) if not isinstance(answer[1], Failure)]
+        self._values = [answers[number][0] for number in built]
+        self._settings = settings
+        for number in built:
+            self._warehouse.take_in(answers[number][3])
+        for _, outcome, records, _ in answers:
             replay(records)
             if isinstance(outcome, Failure):
-                self._close_the_made([value for value, other, _ in answers if not isinstance(other, Failure)])
+                self.shards = [self.shards[number] for number in built]
+                self.close()
                 raise ConstructionFailed(outcome)
-        self._values = [value for value, _, _ in answers]
-        return [description for _, description, _ in answers]
+        return [description for _, description, _, _ in answers]
 
-    def _close_the_made(self, values: list[Any]) -> None:
+    def _answers(self, packed: Sequence[Any]) -> list[Any]:
+        """Make a call of each shard."""
         if self._shares_memory:
-            for local in values:
-                local.shard.close()
-        elif values:
-            self._run([self._call(value, pack_request(Request("close"))) for value in values])
+            shared = zip(self._values, packed, strict=True)
+            return self._run([(_run_shared, (value, request, self._leaves)) for value, request in shared], self.shards)
+        answers = self._travelled(range(len(self._values)), packed, self._warehouse.first_needs)
+        again = [number for number, answer in enumerate(answers) if answer is None]
+        if again:  # those workers were new: nothing has happened there yet
+            for number, answer in zip(again, self._travelled(again, packed, self._warehouse.all_needs), strict=True):
+                answers[number] = answer
+        for answer in answers:
+            self._warehouse.take_in(answer[3])
+        self._warehouse.settle([answer[0] for answer in answers])
+        return answers
 
-    def _call(self, value: Any, packed: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (_run_shared if self._shares_memory else _run_travelling), (value, packed, self._leaves)
+    def _travelled(
+        self, numbers: Sequence[int], packed: Sequence[Any], needs: Callable[[Parcel], tuple[Blob, ...]]
+    ) -> list[Any]:
+        """Make a call of some shards, with what their workers may need."""
+        calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        for number in numbers:
+            parcel: Parcel = self._values[number]
+            calls.append((_run_travelling, (parcel, needs(parcel), packed[number], self._leaves, self._settings)))
+        return self._run(calls, [self.shards[number] for number in numbers])
 
-    def _run(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+    def _run(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]], shards: Sequence[range]) -> list[Any]:
         """Make the calls side by side; where workers were lost, once more and one by one.
 
         Anybody may have shut joblib's shared executor down. A call on a travelling shard changes
@@ -169,7 +203,7 @@ class Tasks:
             outcomes = self._calls(guarded)
         except Exception:  # never our own code's, which answers with its exceptions
             outcomes = []
-            for call, shard in zip(guarded, self.shards, strict=True):
+            for call, shard in zip(guarded, shards, strict=True):
                 try:
                     outcomes.extend(self._calls([call]))
                 except Exception as error:
@@ -185,7 +219,7 @@ class Tasks:
         if self._shares_memory:
             _, reply, part = answer
             return reply, part
-        _, packed, arrays = answer
+        _, packed, arrays, _ = answer
         reply, objects = unpack_reply(packed, shard)
         part = None
         if arrays is not None:
@@ -196,7 +230,7 @@ class Tasks:
         return reply, part
 
     def _take_rows(self, part: Rows | None, request: Request, shard: range, previous: int) -> None:
-        mask = request.arguments[2] if request.method == "reset" else None
+        mask = request.row_mask
         kept = [row for row in range(len(shard)) if part is None or (mask is not None and not mask[row])]
         if kept and previous != self._slot:
             before = self._slots[previous].part(shard.start, shard.stop)
@@ -256,21 +290,29 @@ class _Local:
         self.rows: Rows | None = None
 
 
-class _Travelling:
-    """A shard as it travels, with the output settings and limit that hold in its worker."""
+@dataclass(frozen=True)
+class _WorkerSettings:
+    """What holds in a worker while it has a shard.
 
-    def __init__(self, shard: Shard, settings: OutputSettings, num_threads: int) -> None:
-        self.shard = shard
-        self.settings = settings
-        self.num_threads = num_threads
+    Attributes:
+        output: Warning filters, log levels, and where output goes.
+        num_threads: BLAS and OpenMP threads.
+        capture_options: How environments are pickled.
+        adapters: The pickled state adapters that the caller has registered.
+    """
+
+    output: OutputSettings
+    num_threads: int
+    capture_options: CaptureOptions
+    adapters: bytes
 
 
-def _build_shared(construction: Construction, num_threads: int) -> tuple[Any, Any, list[Any]]:
+def _build_shared(construction: Construction, num_threads: int) -> tuple[Any, Any, list[Any], tuple[Blob, ...]]:
     with ThreadLimit(num_threads).in_this_thread():
         shard = construction.build()
     if isinstance(shard, Failure):
-        return None, shard, []
-    return _Local(shard, num_threads), shard.describe(), []
+        return None, shard, [], ()
+    return _Local(shard, num_threads), shard.describe(), [], ()
 
 
 def _run_shared(local: _Local, request: Request, leaves: Sequence[Leaf]) -> tuple[_Local, Reply, Rows]:
@@ -281,43 +323,53 @@ def _run_shared(local: _Local, request: Request, leaves: Sequence[Leaf]) -> tupl
     return local, reply, local.rows
 
 
-def _build_travelling(packed: bytes, settings: OutputSettings, num_threads: int) -> bytes:
-    with _worker_settings(settings, num_threads) as relay:
+def _build_travelling(packed: bytes, settings: _WorkerSettings) -> bytes:
+    take_adapters(settings.adapters)
+    with _held(settings) as relay:
         shard = unpickled(packed)()
         if isinstance(shard, Failure):
             outcome: tuple[Any, Any] = (None, shard)
+            blobs: tuple[Blob, ...] = ()
         else:
             # No identities: the objects end with this task, and another may get their addresses.
             description = replace(shard.describe(), identities=())
-            outcome = (cloudpickle.dumps(_Travelling(shard, settings, num_threads)), description)
-    data: bytes = cloudpickle.dumps((*outcome, relay.drain()))
+            parcel, blobs = pack_parcel(shard, settings.capture_options)
+            outcome = (parcel, description)
+    data: bytes = cloudpickle.dumps((*outcome, relay.drain(), blobs))
     return data
 
 
-def _run_travelling(value: bytes, packed: bytes, leaves: Sequence[Leaf]) -> tuple[bytes, bytes, Any]:
-    travelling, request = unpickled(value), unpickled(packed)
-    shard = travelling.shard
+def _run_travelling(
+    parcel: Parcel, enclosed: tuple[Blob, ...], packed: bytes, leaves: Sequence[Leaf], settings: _WorkerSettings
+) -> tuple[Parcel, bytes, Any, tuple[Blob, ...]] | None:
+    take_adapters(settings.adapters)
+    shard: Shard | None = unpack_parcel(parcel, enclosed)
+    if shard is None:
+        return None
+    request = unpickled(packed)
     rows = Rows.allocate(leaves, len(shard))
-    with _worker_settings(travelling.settings, travelling.num_threads) as relay:
+    with _held(settings) as relay:
         reply = shard.handle(request, rows)
         reply.output = relay.drain()
-    changed = value
+    changed: tuple[Parcel, tuple[Blob, ...]] = (parcel, ())
     if request.method != "close":
         try:
-            changed = cloudpickle.dumps(travelling)
+            changed = pack_parcel(shard, settings.capture_options, parcel.keys)
         except Exception:
-            changed = _without_the_stuck(value, travelling, reply, rows)
+            changed = _without_the_stuck(parcel, shard, reply, rows, settings.capture_options)
     arrays = (rows.observations, rows.rewards, (rows.terminations, rows.truncations)) if request.fills_rows else None
-    return changed, pack_reply(reply, rows, shard.first_index), arrays
+    return changed[0], pack_reply(reply, rows, shard.first_index), arrays, changed[1]
 
 
-def _without_the_stuck(value: bytes, travelling: _Travelling, reply: Reply, rows: Rows) -> bytes:
+def _without_the_stuck(
+    parcel: Parcel, shard: Shard, reply: Reply, rows: Rows, options: CaptureOptions
+) -> tuple[Parcel, tuple[Blob, ...]]:
     """Pickle a shard in which some environments can't be pickled any more: those stay as they were before the call."""
-    shard = travelling.shard
-    before = unpickled(value).shard
+    before: Shard | None = unpack_parcel(parcel, ())
+    assert before is not None  # its blobs were here a moment ago
     for row, env in enumerate(shard.envs):
         try:
-            cloudpickle.dumps(env)
+            captured(env, options)
         except Exception as error:
             index = shard.first_index + row
             stuck = StateCannotTravelError(
@@ -331,8 +383,7 @@ def _without_the_stuck(value: bytes, travelling: _Travelling, reply: Reply, rows
                 reply.infos[row] = None
             if reply.results is not None:
                 reply.results[row] = None
-    data: bytes = cloudpickle.dumps(travelling)
-    return data
+    return pack_parcel(shard, options, parcel.keys)
 
 
 def _guarded(function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
@@ -347,12 +398,12 @@ def _guarded(function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
 
 
 @contextlib.contextmanager
-def _worker_settings(settings: OutputSettings, num_threads: int) -> Iterator[Relay]:
+def _held(settings: _WorkerSettings) -> Iterator[Relay]:
     """Hold the caller's warning filters, log levels and thread limit for one task, in a worker that others use too."""
-    in_worker = settings.pid != os.getpid()
+    in_worker = settings.output.pid != os.getpid()
     if in_worker:
-        end_with_parent(settings.pid)
-    relay, limit = Relay(settings), ThreadLimit(num_threads)
+        end_with_parent(settings.output.pid)
+    relay, limit = Relay(settings.output), ThreadLimit(settings.num_threads)
     restore = relay.install()
     limit.acquire()
     try:
