@@ -21,7 +21,7 @@ from joblib_envs.rows import Array
 from joblib_envs.shard import EnvFactory, Reply, Request
 from joblib_envs.state.env_state import EnvState, Situation, check_versions
 from joblib_envs.state.pickling import CaptureOptions
-from joblib_envs.state.probe import replay_hint, require_travelling_state
+from joblib_envs.state.probe import replay_hint, require_travelling_state, resets_suffice
 
 __all__ = ["BatchStates"]
 
@@ -128,19 +128,38 @@ class BatchStates(VectorEnv[Any, Any, Array]):
         """Pickle the whole batch, as ``save`` does; the other side builds workers of its own."""
         return _unpickled_batch, (type(self), self._packed("pickling"))
 
+    def _journaled_factories(self) -> tuple[EnvFactory, ...]:
+        """Return factories whose environments keep journals, which may be cut where that is proven to make no odds."""
+        source = self._setup.source
+        journaled = source.journaled().factories
+        if self._setup.probe and resets_suffice(packed_factories(journaled), self._setup.num_threads):
+            return source.journaled(cuts=True).factories
+        return journaled
+
     def _capture_options(self, purpose: str, remedy: str) -> CaptureOptions:
         """Return the way of pickling that is right for the environments, proven once."""
         if self._proven_options is None:
-            self._proven_options = CaptureOptions()
-            if self._setup.probe:
+            if not self._setup.probe:
+                self._proven_options = CaptureOptions()
+            else:
                 self._proven_options = require_travelling_state(
-                    packed_factories(self._factories),
+                    self._packed_factories(purpose),
                     self.spec.id if self.spec is not None else "the environment",
                     self._setup.num_threads,
                     purpose,
                     f"{remedy}{replay_hint(self._setup.state_method)}",
                 )
         return self._proven_options
+
+    def _packed_factories(self, purpose: str) -> list[bytes]:
+        try:
+            return packed_factories(self._factories)
+        except Exception as error:
+            raise StateCannotTravelError(
+                f"{purpose.format('the environments')}, and it can't be tried in fresh processes whether they go on "
+                f"bit for bit, since a factory can't be pickled ({type(error).__name__}: {error}). Make such objects "
+                f"inside the factory, or give probe=False to take the states as they are"
+            ) from error
 
     def _states(self) -> list[EnvState]:
         options = self._capture_options("states of {} are to be captured", "Keep the batch open")

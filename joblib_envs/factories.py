@@ -54,15 +54,18 @@ class EnvSource:
     factories: tuple[EnvFactory, ...]
     spec: EnvSpec | None = None
 
-    def journaled(self) -> EnvSource:
+    def journaled(self, *, cuts: bool = False) -> EnvSource:
         """Return factories whose environments keep a journal of all that is done with them.
+
+        Args:
+            cuts: Whether a reset with a seed ends what was before it.
 
         Raises:
             UnpicklableError: One can't be pickled, hence not be a part of a journal.
         """
         check_factories(self.factories, must_travel=True)
         packed = {id(factory): packed_factories([factory])[0] for factory in dict.fromkeys(self.factories)}
-        made = {key: functools.partial(journaled, data) for key, data in packed.items()}
+        made = {key: functools.partial(journaled, data, cuts=cuts) for key, data in packed.items()}
         return replace(self, factories=tuple(made[id(factory)] for factory in self.factories))
 
 

@@ -267,6 +267,7 @@ class Shard:
 
     def stage(self, states: Sequence[EnvState | None]) -> Reply:
         """Make environments from states, for ``adopt`` to put in the place of those that are here."""
+        self.unstage()  # of a call that was interrupted
 
         def make(env: gymnasium.Env[Any, Any], row: int) -> None:
             state = states[row]

@@ -26,6 +26,8 @@ GYMNASIUMS = {
     "ResetNeededError": gymnasium.error.ResetNeeded,
     "SpacesDifferError": RuntimeError,
     "StateCannotTravelError": RuntimeError,
+    "StateFormatError": ValueError,
+    "StateVersionError": ValueError,
     "SubEnvError": RuntimeError,
     "UnpicklableError": TypeError,
     "WorkerDiedError": RuntimeError,

@@ -61,7 +61,7 @@ class Workload:
         lossy_infos: Whether ``SyncVectorEnv`` would lose or refuse some info.
         plain_modes: The autoreset modes in which Gymnasium's own vector environments are
             right; in the others it is run only by the strict check.
-        travels: Whether the environment survives a pickle.
+        travels: Whether its state can be captured.
     """
 
     name: str
@@ -113,7 +113,7 @@ def _counting_workloads(num_envs: int) -> list[Workload]:
     return [
         counting("counting", partial(CountingEnv, render_mode="rgb_array"), renders=True),
         counting("wrapped_counting", _wrapped_counting, renders=True),
-        counting("ez_pickled_counting", EzPickledCountingEnv, renders=False, travels=False),
+        counting("ez_pickled_counting", EzPickledCountingEnv, renders=False),
         counting("unpicklable", UnpicklableEnv, renders=False, travels=False),
         counting("handle", HandleEnv, renders=False, travels=False),
     ]

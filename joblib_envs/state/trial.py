@@ -24,6 +24,7 @@ import gymnasium
 from joblib_envs.equality import Difference, Verdict, bit_equal, first_difference
 from joblib_envs.processes import unpickled
 from joblib_envs.state.cargo import Blob, Departure
+from joblib_envs.state.journal import JournaledEnv
 from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, restored
 
 __all__ = ["Proof", "arrive_all", "depart_all", "layers_of"]
@@ -54,12 +55,14 @@ class Proof:
         reason: Why, in words; empty for ``correct``.
         options: The way of pickling that is right, where one is.
         layers: The names of the environment's layers, the outermost first.
+        reset_suffices: Whether what was done before a reset with a seed makes no difference after it.
     """
 
     verdict: Verdict
     reason: str = ""
     options: CaptureOptions = DEFAULT_OPTIONS
     layers: tuple[str, ...] = ()
+    reset_suffices: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,11 +135,12 @@ def _depart(packed_factory: bytes, only: CaptureOptions | None) -> Proof | bytes
                 return Proof(Verdict.NOT_REPRODUCIBLE, _not_reproducible(difference), layers=layers)
         if len(controls[0]) == _RESET_TRIES and _raised(controls[0][-1]):
             return Proof(Verdict.UNAVAILABLE, "it can't be reset")  # nor can it in the batch, which says why
+        suffices = _reset_suffices(factory, made, actions, varying)
         moments = _Moments(only, varying)
         moments.take_all(made[-4:], actions, num_before)
         if moments.problem is not None:
             return Proof(*moments.problem, layers=layers)
-        return cloudpickle.dumps((packed_factory, moments.taken, varying, layers))  # type: ignore[no-any-return]
+        return cloudpickle.dumps((packed_factory, moments.taken, varying, layers, suffices))  # type: ignore[no-any-return]
     except Exception as error:
         return Proof(Verdict.RAISES, f"trying it raised {type(error).__name__}: {error}")
     finally:
@@ -151,6 +155,23 @@ def layers_of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
         if not isinstance(env, gymnasium.Wrapper):
             return tuple(names)
         env = env.env
+
+
+def _reset_suffices(
+    factory: Callable[[], gymnasium.Env[Any, Any]],
+    made: list[gymnasium.Env[Any, Any]],
+    actions: Sequence[Any],
+    varying: frozenset[_Path],
+) -> bool:
+    """Compare an instance that has had several episodes with a new one, both after a reset with the same seed."""
+    if not isinstance(made[0], JournaledEnv):
+        return False  # nobody needs to know
+    new = factory()
+    try:
+        traces = [(_tried(env.reset, seed=_SEED + 2), *_go_on(env, actions, ended=False)) for env in (made[1], new)]
+    finally:
+        _close([new])
+    return first_difference(_without(traces[0], varying), _without(traces[1], varying)) is None
 
 
 def _not_reproducible(difference: Difference) -> str:
@@ -393,12 +414,12 @@ def _run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any], most_st
 
 
 def _arrive(departed: bytes) -> Proof:
-    packed_factory, moments, varying, layers = unpickled(departed)
+    packed_factory, moments, varying, layers, suffices = unpickled(departed)
     problem: tuple[Verdict, str] | None = None
     for options in dict.fromkeys(each.options for moment in moments for each in moment.pickles):
         found = _problem_of(options, moments, varying)
         if found is None:
-            return Proof(Verdict.CORRECT, options=options, layers=layers)
+            return Proof(Verdict.CORRECT, options=options, layers=layers, reset_suffices=suffices)
         problem = problem or found
     assert problem is not None  # there is at least one way
     difference = _difference_from_itself(packed_factory, moments[0], varying)

@@ -1,0 +1,546 @@
+"""States of a batch: taken, put back, branched, saved, loaded and pickled, on every backend."""
+
+import copy
+import os
+import pickle
+import threading
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from batches import BACKENDS, IN_PROCESS, Backend, counting_batch, make_batch, run_script
+from gymnasium import wrappers
+from gymnasium.vector import AutoresetMode
+
+from joblib_envs import (
+    ArgumentError,
+    ArgumentTypeError,
+    BatchEnv,
+    ClosedBatchError,
+    EnvState,
+    EpisodeOverError,
+    PendingCallError,
+    ResetNeededError,
+    StateCannotTravelError,
+    StateFormatError,
+    SubEnvError,
+    UnpicklableError,
+    restore,
+)
+from joblib_envs.envs import (
+    BufferReusingEnv,
+    CountingEnv,
+    EchoEnv,
+    EzPickledCountingEnv,
+    FailingEnv,
+    HandleEnv,
+    SpaceEnv,
+    UnpicklableEnv,
+    VariableLengthEnv,
+)
+from joblib_envs.equality import first_difference
+
+LOKY = Backend("loky", "actors")
+SEQUENTIAL = Backend("sequential", "actors")
+
+
+def make_cartpole():
+    return wrappers.NormalizeObservation(gymnasium.make("CartPole-v1", max_episode_steps=15))
+
+
+def go_on(envs, num_steps, seed=7):
+    """Step with seeded actions, and reset in the middle."""
+    envs.action_space.seed(seed)
+    trace = []
+    for number in range(num_steps):
+        trace.append(envs.step(envs.action_space.sample()))
+        if number == num_steps // 2:
+            trace.append(envs.reset(options={"reset_mask": np.arange(envs.num_envs) % 2 == 0}))
+    return trace
+
+
+def started(backend, env, num_envs=4, num_steps=9, **options):
+    envs = make_batch(backend, env, num_envs, **options)
+    envs.reset(seed=3)
+    envs.action_space.seed(1)
+    for _ in range(num_steps):
+        envs.step(envs.action_space.sample())
+    return envs
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        make_cartpole,
+        VariableLengthEnv,
+        BufferReusingEnv,
+        EzPickledCountingEnv,
+        partial(EchoEnv, "dict"),
+        partial(SpaceEnv, "graph"),
+        partial(SpaceEnv, "text"),
+    ],
+    ids=["cartpole", "variable", "buffer", "ez_pickled", "dict", "graph", "text"],
+)
+def test_a_batch_goes_on_from_its_states(backend, env):
+    with started(backend, env) as envs:
+        states = envs.get_state()
+        wanted = go_on(envs, 20)
+
+        envs.set_state(states)
+
+        assert first_difference(wanted, go_on(envs, 20)) is None
+
+
+def test_states_of_one_backend_go_on_in_another(backend):
+    with started(SEQUENTIAL, make_cartpole, n_jobs=1) as first, make_batch(backend, make_cartpole, 4) as second:
+        second.set_state(first.get_state())
+
+        assert first_difference(go_on(first, 40), go_on(second, 40)) is None
+
+
+def test_get_state_changes_nothing(backend):
+    with started(backend, make_cartpole) as envs, started(backend, make_cartpole) as others:
+        envs.get_state()
+
+        assert first_difference(go_on(others, 20), go_on(envs, 20)) is None
+
+
+def test_one_state_can_go_into_all_64_sub_environments(backend):
+    with counting_batch(backend, 64) as envs:
+        envs.reset(seed=0)
+        for _ in range(5):
+            envs.step([0] * 64)
+
+        observations = envs.set_state(envs.get_state()[17])
+
+        assert observations.tolist() == [5] * 64
+        assert envs.step([0] * 64)[0].tolist() == [6] * 64
+
+
+def test_branches_of_one_state_are_independent(backend):
+    with make_batch(backend, "CartPole-v1", 3) as envs:
+        envs.reset(seed=0)
+
+        envs.set_state(envs.get_state()[0])
+        observations, *_ = envs.step([0, 1, 0])
+
+    assert observations[0].tolist() == observations[2].tolist() != observations[1].tolist()
+
+
+@pytest.mark.parametrize("indices", [[2, 0], np.array([2, 0]), (2, 0)], ids=["list", "array", "tuple"])
+def test_set_state_of_some_leaves_the_others_alone(backend, indices):
+    with counting_batch(backend, 3) as envs:
+        envs.reset(seed=0)
+        states = envs.get_state()
+        envs.step([0] * 3)
+        later = envs.get_state()
+        envs.step([0] * 3)
+
+        observations = envs.set_state([states[0], later[0]], indices)
+
+        assert observations.tolist() == [1, 2, 0]
+
+
+def test_set_state_takes_a_mask_and_a_single_index(backend):
+    with counting_batch(backend, 3) as envs:
+        envs.reset(seed=0)
+        state = envs.get_state()[0]
+        envs.step([0] * 3)
+
+        assert envs.set_state(state, np.array([True, False, True])).tolist() == [0, 1, 0]
+        assert envs.set_state(state, 1).tolist() == [0, 0, 0]
+
+
+def test_a_pending_autoreset_is_in_the_state(backend):
+    with counting_batch(backend, 2, episode_length=2) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        *_, terminations, _, _ = envs.step([0, 0])
+        states = envs.get_state()
+        envs.reset()
+
+        envs.set_state(states)
+        observations, rewards, *_ = envs.step([0, 0])
+
+    assert terminations.tolist() == [True, True]
+    assert observations.tolist() == [0, 0]
+    assert rewards.tolist() == [0.0, 0.0]
+
+
+def test_a_failure_is_in_the_state(backend):
+    with make_batch(backend, [partial(FailingEnv, 2), CountingEnv]) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        with pytest.raises(SubEnvError):
+            envs.step([0, 0])
+        states = envs.get_state()
+        envs.reset()
+
+        envs.set_state(states)
+
+        with pytest.raises(ResetNeededError) as error:
+            envs.step([0, 0])
+        assert error.value.env_indices == (0,)
+
+
+def test_the_end_of_an_episode_is_in_the_state_where_the_user_resets(backend):
+    with counting_batch(backend, 2, episode_length=1, autoreset_mode=AutoresetMode.DISABLED) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        states = envs.get_state()
+        envs.reset()
+
+        envs.set_state(states)
+
+        with pytest.raises(EpisodeOverError):
+            envs.step([0, 0])
+
+
+def test_a_masked_reset_after_set_state_returns_the_last_observations(backend):
+    with counting_batch(backend, 2) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        states = envs.get_state()
+        envs.reset()
+        envs.set_state(states)
+
+        observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+
+    assert observations.tolist() == [0, 1]
+
+
+def test_views_of_the_step_before_live_through_set_state(backend):
+    with counting_batch(backend, 2, copy=False) as envs:
+        envs.reset(seed=0)
+        state = envs.get_state()[0]
+        view, *_ = envs.step([0, 0])
+
+        assert envs.set_state(state).tolist() == [0, 0]
+        assert view.tolist() == [1, 1]
+
+
+def test_a_state_from_before_the_first_reset_must_be_reset_in_full(backend):
+    with counting_batch(backend, 2) as envs:
+        states = envs.get_state()
+        envs.reset(seed=0)
+        envs.step([0, 0])
+
+        envs.set_state(states)
+
+        with pytest.raises(ArgumentError, match="never been reset"):
+            envs.reset(options={"reset_mask": np.array([True, False])})
+
+
+def test_a_state_is_an_environment_too(backend):
+    with started(backend, make_cartpole) as envs:
+        state = envs.get_state()[2]
+        env = restore(state)
+
+        observations, *_ = envs.step([1] * 4)
+
+        assert env.step(1)[0].tolist() == observations[2].tolist()
+
+
+@pytest.mark.parametrize(
+    ("states", "indices", "error", "message"),
+    [
+        (lambda states: states[:2], None, ArgumentError, "2 states were given for 3"),
+        (lambda states: states, [0, 1], ArgumentError, "3 states were given for 2"),
+        (lambda states: states[:1], [3], ArgumentError, "0 to 2"),
+        (lambda states: states[:1], [-1], ArgumentError, "0 to 2"),
+        (lambda states: states[:2], [1, 1], ArgumentError, "twice"),
+        (lambda states: states[:2], [0.0, 1.0], ArgumentTypeError, "whole numbers"),
+        (lambda states: [states[0].to_bytes()] * 3, None, ArgumentTypeError, "from_bytes"),
+        (lambda states: states[0].to_bytes(), None, ArgumentTypeError, "from_bytes"),
+        (lambda states: None, None, ArgumentTypeError, "must be an EnvState"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused_before_anything_happens(backend, states, indices, error, message):
+    with counting_batch(backend, 3) as envs:
+        envs.reset(seed=0)
+        taken = envs.get_state()
+        envs.step([0] * 3)
+
+        with pytest.raises(error, match=message):
+            envs.set_state(states(taken), indices)
+
+        assert envs.step([0] * 3)[0].tolist() == [2, 2, 2]
+
+
+def test_a_state_of_another_environment_is_refused_and_nothing_changes(backend):
+    with make_batch(SEQUENTIAL, "CartPole-v1", 1) as others, counting_batch(backend, 3) as envs:
+        envs.reset(seed=0)
+        first = envs.get_state()[0]
+        envs.step([0] * 3)
+
+        with pytest.raises(ArgumentError, match="of another environment"):
+            envs.set_state([first, first, others.get_state()[0]])
+
+        assert envs.step([0] * 3)[0].tolist() == [2, 2, 2]
+
+
+def test_a_state_that_cannot_be_unpickled_is_refused_and_nothing_changes(backend):
+    with counting_batch(backend, 2) as envs:
+        envs.reset(seed=0)
+        broken = EnvState("capture", b"no pickle")
+
+        with pytest.raises(StateFormatError, match="can't be unpickled here"):
+            envs.set_state(broken)
+
+        assert envs.step([0] * 2)[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("env", [UnpicklableEnv, HandleEnv])
+def test_states_that_would_be_lost_are_refused_on_every_backend(env):
+    for backend in (LOKY, *IN_PROCESS):
+        with make_batch(backend, env, 2, probe=True) as envs:
+            envs.reset(seed=0)
+            with pytest.raises(StateCannotTravelError, match="state_method='replay'"):
+                envs.get_state()
+
+            assert envs.step([0, 0])[0].tolist() == [1, 1]
+
+
+def test_a_factory_that_cannot_be_tried_elsewhere_is_refused():
+    lock = threading.Lock()
+    envs = make_batch(SEQUENTIAL, lambda: (lock, CountingEnv())[1], 2, probe=True)
+
+    with envs, pytest.raises(StateCannotTravelError, match="factory can't be pickled"):
+        envs.get_state()
+
+
+@pytest.mark.parametrize("env", [HandleEnv, UnpicklableEnv])
+def test_replay_goes_on_where_nothing_can_be_captured(backend, env):
+    with make_batch(backend, env, 2, state_method="replay") as envs, make_batch(SEQUENTIAL, env, 2) as plain:
+        assert first_difference(plain.reset(seed=3), envs.reset(seed=3)) is None
+        assert first_difference(go_on(plain, 12), go_on(envs, 12)) is None
+        states = envs.get_state()
+        wanted = go_on(envs, 12)
+
+        envs.set_state(states)
+
+        assert {state.method for state in states} == {"replay"}
+        assert first_difference(wanted, go_on(envs, 12)) is None
+
+
+def test_replay_knows_calls_and_attributes_that_were_set(backend):
+    with make_batch(backend, CountingEnv, 2, state_method="replay") as envs:
+        envs.reset(seed=0)
+        envs.set_attr("bonus", [3.0, 4.0])
+        envs.step([0, 0])
+        states = envs.get_state()
+        envs.set_attr("bonus", 0.0)
+
+        envs.set_state(states)
+
+        assert envs.get_attr("bonus") == (3.0, 4.0)
+
+
+def test_a_replayed_batch_without_a_seed_is_given_one():
+    with make_batch(SEQUENTIAL, VariableLengthEnv, 2, state_method="replay") as envs:
+        envs.reset()
+        go_on(envs, 8)
+        states = envs.get_state()
+        wanted = go_on(envs, 30)
+
+        envs.set_state(states)
+
+        assert first_difference(wanted, go_on(envs, 30)) is None
+
+
+def test_a_captured_state_can_go_into_a_batch_that_keeps_journals(backend):
+    with (
+        started(SEQUENTIAL, make_cartpole) as first,
+        make_batch(backend, make_cartpole, 4, state_method="replay") as second,
+    ):
+        second.set_state(first.get_state())
+        go_on(first, 5), go_on(second, 5)
+        states = second.get_state()
+        go_on(second, 3)
+        second.set_state(states)
+
+        assert first_difference(go_on(first, 20), go_on(second, 20)) is None
+
+
+def test_an_unknown_state_method_is_refused():
+    with pytest.raises(ArgumentError, match="'capture'"):
+        BatchEnv("CartPole-v1", 2, state_method="pickle")
+
+
+@pytest.mark.parametrize("target", BACKENDS, ids=str)
+def test_a_saved_batch_goes_on_on_any_backend_with_any_number_of_workers(tmp_path, target):
+    with started(LOKY, make_cartpole, 5) as envs:
+        envs.save(tmp_path / "batch")
+        wanted = [envs.step(envs.action_space.sample()) for _ in range(40)]
+
+    loaded = BatchEnv.load(tmp_path / "batch", backend=target.name, execution=target.execution, n_jobs=3)
+    with loaded:
+        got = [loaded.step(loaded.action_space.sample()) for _ in range(40)]
+
+        assert first_difference(wanted, got) is None
+        assert loaded.n_jobs == (1 if target.name == "sequential" else 3)
+
+
+def test_a_saved_batch_is_built_as_it_was():
+    with (
+        make_batch(
+            LOKY, "CartPole-v1", 3, n_jobs=2, autoreset_mode="SameStep", copy=False, observation_mode="different"
+        ) as envs,
+        pickle.loads(pickle.dumps(envs)) as other,
+    ):
+        assert other.placement == envs.placement
+        assert other.metadata == envs.metadata
+        assert other.copy == envs.copy
+        assert other.spec == envs.spec
+        assert other.observation_space == envs.observation_space
+
+
+def test_a_saved_batch_goes_on_in_another_process(tmp_path):
+    with started(LOKY, "CartPole-v1") as envs:
+        envs.save(tmp_path / "batch")
+        wanted = [envs.step(envs.action_space.sample())[0].tobytes().hex() for _ in range(30)]
+
+    ended = run_script(
+        tmp_path,
+        """
+        from joblib_envs import BatchEnv
+
+        if __name__ == "__main__":
+            with BatchEnv.load("batch", backend="threading", n_jobs=3) as envs:
+                for _ in range(30):
+                    print(envs.step(envs.action_space.sample())[0].tobytes().hex())
+        """,
+    )
+
+    assert ended.stdout.split() == wanted, ended.stderr
+
+
+def test_an_environment_of_a_script_can_be_saved_and_loaded_by_another_script(tmp_path):
+    text = """
+        import gymnasium, numpy as np
+        from joblib_envs import BatchEnv
+
+        class Env(gymnasium.Env):
+            observation_space = gymnasium.spaces.Discrete(100)
+            action_space = gymnasium.spaces.Discrete(2)
+            count = 0
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                self.count = 0
+                return 0, {}
+            def step(self, action):
+                self.count += 1
+                return self.count, 1.0, False, False, {}
+
+        if __name__ == "__main__":
+            with BatchEnv(Env, 3, n_jobs=2) as envs:
+                envs.reset(seed=0)
+                envs.step([0] * 3)
+                envs.save("batch")
+        """
+    first = run_script(tmp_path, text)
+    ended = run_script(
+        tmp_path,
+        """
+        from joblib_envs import BatchEnv
+
+        if __name__ == "__main__":
+            with BatchEnv.load("batch") as envs:
+                print(envs.step([0] * 3)[0].tolist())
+        """,
+    )
+
+    assert first.stderr == ""
+    assert ended.stdout == "[2, 2, 2]\n", ended.stderr
+
+
+def test_a_deep_copy_is_a_batch_of_its_own(backend):
+    with started(backend, make_cartpole) as envs, copy.deepcopy(envs) as other:
+        assert first_difference(go_on(envs, 10), go_on(other, 10)) is None
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "batch"
+    path.write_bytes(b"before")
+
+    with started(SEQUENTIAL, CountingEnv) as envs:
+        monkeypatch.setattr(os, "fsync", lambda _descriptor: (_ for _ in ()).throw(OSError("no space left")))
+        with pytest.raises(OSError, match="no space left"):
+            envs.save(path)
+
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_that_are_no_whole_batch_are_refused(tmp_path):
+    path = tmp_path / "batch"
+    with started(SEQUENTIAL, CountingEnv) as envs:
+        envs.save(path)
+        state = envs.get_state()[0]
+    whole = path.read_bytes()
+
+    for data in (*(whole[:cut] for cut in range(0, len(whole), 10)), whole[:-1] + b"?", whole + b"0", b"", b"other"):
+        path.write_bytes(data)
+        with pytest.raises(StateFormatError, match="the file"):
+            BatchEnv.load(path)
+    path.write_bytes(state.to_bytes())
+    with pytest.raises(StateFormatError, match="'batch' is needed"):
+        BatchEnv.load(path)
+
+
+@pytest.mark.parametrize("path", [3, None, b"name"])
+def test_a_path_must_be_one(path):
+    with started(SEQUENTIAL, CountingEnv) as envs, pytest.raises(ArgumentTypeError, match="path"):
+        envs.save(path)
+
+
+def test_a_file_that_is_not_there_is_told_as_usual(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        BatchEnv.load(tmp_path / "nothing")
+
+
+def test_a_factory_that_cannot_be_pickled_cannot_be_saved(tmp_path):
+    lock = threading.Lock()
+
+    with make_batch(SEQUENTIAL, lambda: (lock, CountingEnv())[1], 2) as envs:
+        with pytest.raises(UnpicklableError, match="factory"):
+            envs.save(tmp_path / "batch")
+
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_states_are_neither_taken_nor_put_between_a_call_and_its_end():
+    with counting_batch(LOKY, 4) as envs:
+        envs.reset(seed=0)
+        states = envs.get_state()
+        envs.step_async([0] * 4)
+
+        for call in (envs.get_state, partial(pickle.dumps, envs), partial(envs.set_state, states)):
+            with pytest.raises(PendingCallError):
+                call()
+
+        assert envs.step_wait()[0].tolist() == [1] * 4
+
+
+def test_a_closed_batch_has_no_states(backend):
+    envs = counting_batch(backend, 2)
+    envs.close()
+
+    for call in (envs.get_state, partial(pickle.dumps, envs)):
+        with pytest.raises(ClosedBatchError):
+            call()
+
+
+def test_mujoco_goes_on_from_a_file_with_its_model_in_it_once(tmp_path, monkeypatch):
+    pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)  # where MuJoCo writes its log
+    with started(LOKY, "HalfCheetah-v5", 6) as envs:
+        envs.save("batch")
+        wanted = [envs.step(envs.action_space.sample()) for _ in range(20)]
+        model_size = envs.get_state()[0].shared_size
+
+    assert Path("batch").stat().st_size < 2 * model_size
+    with BatchEnv.load("batch", execution="tasks", backend="loky", n_jobs=2) as loaded:
+        assert first_difference(wanted, [loaded.step(loaded.action_space.sample()) for _ in range(20)]) is None
