@@ -97,6 +97,9 @@ class EnvState:
         """The environment's spec, where it has one that JSON can hold."""
         return None if self.spec_json is None else EnvSpec.from_json(self.spec_json)
 
+    def __hash__(self) -> int:
+        return hash((self.method, self.payload, self.situation))
+
     def __repr__(self) -> str:
         name = f"{self.spec.id!r}, " if self.spec is not None else ""
         return f"EnvState({name}method={self.method!r}, size={self.size}, shared_size={self.shared_size})"
