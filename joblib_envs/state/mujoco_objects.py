@@ -99,15 +99,6 @@ def _shared_key(model: mujoco.MjModel, departure: Departure) -> str:
     return key
 
 
-class _KnownModel:
-    """A model as it was when it was last looked at."""
-
-    def __init__(self, model: mujoco.MjModel) -> None:
-        self.reference = weakref.ref(model)
-        self.saved = _saved(model, None)
-        self.blob = Blob.of(self.saved.tobytes()[: mujoco.mj_sizeModel(model)])
-
-
 def _saved(model: mujoco.MjModel, buffer: Words | None) -> Words:
     """Return the model as MuJoCo saves it, in words, which are compared faster than bytes."""
     size = mujoco.mj_sizeModel(model)
@@ -119,22 +110,27 @@ def _saved(model: mujoco.MjModel, buffer: Words | None) -> Words:
 
 def _blob_of(model: mujoco.MjModel) -> Blob:
     """Return the model's blob; an environment may have changed it, so it is compared each time."""
+    size = mujoco.mj_sizeModel(model)
     with _lock:
+        saved = _scratch[size] = _saved(model, _scratch.get(size))
         known = _known.get(id(model))
-        if known is not None and known.reference() is model:
-            size = mujoco.mj_sizeModel(model)
-            buffer = _scratch[size] = _saved(model, _scratch.get(size))
-            if np.array_equal(buffer, known.saved):
-                return known.blob
-        known = _KnownModel(model)
-        for number in [number for number, each in _known.items() if each.reference() is None]:
+        if known is not None and known[0]() is model and np.array_equal(_words[known[1]], saved):
+            return known[1]
+        # Most models are copies of one that is known; to look for it is faster than to sum it up.
+        blob = next((each for each, words in _words.items() if np.array_equal(words, saved)), None)
+        if blob is None:
+            blob = Blob.of(saved.tobytes()[:size])
+            _words[blob] = saved.copy()
+        for number in [number for number, (reference, _) in _known.items() if reference() is None]:
             del _known[number]
-        _known[id(model)] = known
-        return known.blob
+        _known[id(model)] = weakref.ref(model), blob
+        return blob
 
 
 _lock = threading.Lock()
-_known: dict[int, _KnownModel] = {}
+_known: dict[int, tuple[weakref.ref[Any], Blob]] = {}
+"""What each living model was when it was last looked at."""
+_words: weakref.WeakKeyDictionary[Blob, Words] = weakref.WeakKeyDictionary()
 _scratch: dict[int, Words] = {}
 
 
