@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import threading
 from functools import partial
 from typing import ClassVar
@@ -245,14 +246,17 @@ def test_an_unknown_backend_is_refused_with_those_that_work():
         BatchEnv(CountingEnv, 2, backend="lokky")
 
 
-@pytest.mark.parametrize("name", ["ray", "spark"])
-def test_a_known_backend_that_is_not_installed_says_how_to_get_it(name):
+@pytest.mark.parametrize("is_installed", [False, True])
+@pytest.mark.parametrize(("name", "step"), [("ray", "call ray.init"), ("spark", "call joblibspark.register_spark")])
+def test_a_known_backend_that_cannot_be_used_says_how_to_get_it(name, step, is_installed, monkeypatch):
     if name in joblib.parallel.BACKENDS:
         pytest.skip(f"{name} is registered")
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: object() if is_installed else None)
 
-    with pytest.raises(BackendUnavailableError, match=f"pip install .*{name}"):
+    with pytest.raises(BackendUnavailableError, match=re.escape(step)) as caught:
         BatchEnv(CountingEnv, 2, backend=name)
-    assert name in install_hints()
+    assert ("run `pip install" in str(caught.value)) == (not is_installed)
+    assert step in install_hints()[name]
 
 
 def test_a_backend_whose_package_is_missing_says_so(monkeypatch):

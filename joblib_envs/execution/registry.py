@@ -1,12 +1,14 @@
 """The registry of backends: what joblib-envs knows of each, and the only place that tells them apart.
 
-To add actors to a backend, or a variant of it for tasks, add a :class:`BackendEntry`.
+To add actors to a backend, or a variant of it for tasks, add a :class:`BackendEntry`; a cluster's
+variant stands in :mod:`~joblib_envs.execution.clusters`.
 A backend that joblib knows and this registry doesn't runs as it is, in tasks execution.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.util
 import os
 import tempfile
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from joblib.parallel import (
 
 from joblib_envs.errors import ArgumentError, ArgumentTypeError, BackendUnavailableError
 from joblib_envs.execution.actors import Actors, HostFactory
+from joblib_envs.execution.clusters import ClusterTasks, cluster_tasks
 from joblib_envs.execution.hosts import ProcessHost, ThreadHost
 from joblib_envs.execution.protocol import BatchPlan, Execution
 from joblib_envs.execution.tasks import Tasks
@@ -133,10 +136,32 @@ BACKENDS: dict[str, BackendEntry] = {
     "multiprocessing": BackendEntry(MultiprocessingBackend, tasks_class=_WaitingPool),
 }
 
-_INSTALL_HINTS = {
-    "dask": "`pip install 'dask[distributed]'` and open a distributed.Client",
-    "ray": "`pip install ray` and call ray.util.joblib.register_ray()",
-    "spark": "`pip install joblibspark` and call joblibspark.register_spark()",
+
+@dataclass(frozen=True)
+class _Provider:
+    """What it takes to have a backend that another package brings.
+
+    Attributes:
+        package: What is imported.
+        requirement: What is installed.
+        step: What the user does before the batch is built.
+    """
+
+    package: str
+    requirement: str
+    step: str
+
+    @property
+    def hint(self) -> str:
+        if importlib.util.find_spec(self.package) is not None:
+            return self.step
+        return f"run `pip install '{self.requirement}'`, and {self.step}"
+
+
+_PROVIDERS = {
+    "dask": _Provider("distributed", "joblib-envs[dask]", "open a distributed.Client before the batch"),
+    "ray": _Provider("ray", "joblib-envs[ray]", "call ray.init() and ray.util.joblib.register_ray() before the batch"),
+    "spark": _Provider("joblibspark", "joblibspark", "call joblibspark.register_spark() before the batch"),
 }
 
 
@@ -148,7 +173,7 @@ def available_backends() -> list[str]:
 
 def install_hints() -> dict[str, str]:
     """Tell how to get the backends that are known but not available here."""
-    return {name: hint for name, hint in _INSTALL_HINTS.items() if name not in joblib.parallel.BACKENDS}
+    return {name: each.hint for name, each in _PROVIDERS.items() if name not in joblib.parallel.BACKENDS}
 
 
 def executions_of(name: str) -> tuple[str, ...]:
@@ -229,6 +254,7 @@ def choose_backend(
     """
     active, active_n_jobs = get_active_backend()
     name, instance = _instance_of(backend, active)
+    instance = cluster_tasks(instance) or instance
     entry = next((e for e in BACKENDS.values() if type(instance) is e.joblib_class), None)
     chosen = _checked_execution(execution, name, entry)
     workers = _num_workers(n_jobs, active_n_jobs, instance, num_envs)
@@ -262,11 +288,13 @@ def _instance_of(backend: Any, active: ParallelBackendBase) -> tuple[str, Parall
     if not known:
         _register_external(backend)
     try:
-        return backend, joblib.parallel.BACKENDS[backend](nesting_level=active.nesting_level)
+        instance = joblib.parallel.BACKENDS[backend]()
+        instance.nesting_level = active.nesting_level  # given as an argument, dask's would hand it to each task
     except (ImportError, ValueError) as error:  # joblib registers dask whether or not it is installed
         if not known:
             del joblib.parallel.BACKENDS[backend]
         raise _unavailable(backend) from error
+    return backend, instance
 
 
 def _register_external(name: str) -> None:
@@ -281,12 +309,14 @@ def _register_external(name: str) -> None:
 
 
 def _unavailable(name: str) -> BackendUnavailableError:
-    hint = f"run {_INSTALL_HINTS[name]}, or " if name in _INSTALL_HINTS else ""
-    known = name in _INSTALL_HINTS or name in joblib.parallel.EXTERNAL_BACKENDS
-    state = "can't be used here" if known else "is unknown to joblib"
+    others = [other for other in available_backends() if other != name]
+    if name in _PROVIDERS:
+        return BackendUnavailableError(
+            f"backend {name!r} can't be used here: {_PROVIDERS[name].hint}, or choose one of {others}"
+        )
+    state = "can't be used here" if name in joblib.parallel.EXTERNAL_BACKENDS else "is unknown to joblib"
     return BackendUnavailableError(
-        f"backend {name!r} {state}: {hint}choose one of "
-        f"{available_backends()}, or register it with joblib.register_parallel_backend"
+        f"backend {name!r} {state}: choose one of {others}, or register it with joblib.register_parallel_backend"
     )
 
 
@@ -311,7 +341,8 @@ def _num_workers(n_jobs: Any, active_n_jobs: Any, instance: ParallelBackendBase,
         raise ArgumentTypeError(f"n_jobs={n_jobs!r} must be a whole number: workers, or -1 for one per usable CPU")
     if n_jobs == 0:
         raise ArgumentError("n_jobs=0 has no meaning: give the number of workers, or -1 for one per usable CPU")
-    return max(1, min(int(instance.effective_n_jobs(int(n_jobs))), num_envs))
+    count = instance.num_workers if isinstance(instance, ClusterTasks) else instance.effective_n_jobs
+    return max(1, min(int(count(int(n_jobs))), num_envs))
 
 
 def _checked_caller_steps(

@@ -20,7 +20,8 @@ import cloudpickle
 from joblib import Parallel, delayed
 from joblib.parallel import ParallelBackendBase
 
-from joblib_envs.errors import StateCannotTravelError, UnpicklableError
+from joblib_envs.errors import JoblibEnvsError, StateCannotTravelError, UnpicklableError
+from joblib_envs.execution.clusters import ClusterGoneError, LostCallError
 from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.execution.hosts import worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
@@ -121,10 +122,11 @@ class Tasks:
                 closed = merge_replies([local.shard.close() for local in values], self.shards)
             elif graceful and values:
                 self._values = values
-                answers = self._answers([pack_request(Request("close"))] * len(values))
+                with contextlib.suppress(ClusterGoneError):  # nobody is there to close them
+                    answers = self._answers([pack_request(Request("close"))] * len(values))
+                    arrived = [self._arrived(answer, shard) for answer, shard in zip(answers, self.shards, strict=True)]
+                    closed = merge_replies([reply for reply, _ in arrived], self.shards)
                 self._values = []
-                replies = [self._arrived(answer, shard)[0] for answer, shard in zip(answers, self.shards, strict=True)]
-                closed = merge_replies(replies, self.shards)
         finally:
             self._calls.throw_away()
         return closed
@@ -201,6 +203,13 @@ class Tasks:
         guarded = [(_guarded, (function, *args)) for function, args in calls]
         try:
             outcomes = self._calls(guarded)
+        except LostCallError as lost:  # a cluster has run the call again by itself
+            raise worker_died(list(shards[lost.number]), None, f"of a task ({lost})") from lost.__cause__
+        except ClusterGoneError as gone:
+            gone.env_indices = tuple(range(self.shards[-1].stop))
+            raise
+        except JoblibEnvsError:  # a cluster can't run it at all
+            raise
         except Exception:  # never our own code's, which answers with its exceptions
             outcomes = []
             for call, shard in zip(guarded, shards, strict=True):
