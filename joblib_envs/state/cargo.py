@@ -129,7 +129,7 @@ class SpareParts:
 class _Arrival(threading.local):
     shared: Mapping[str, Blob] = {}
     spares: SpareParts | None = None
-    lent: list[Lent] = []  # noqa: RUF012 -- the same
+    lent: list[Lent] | None = None
 
 
 _arrival = _Arrival()
@@ -143,9 +143,10 @@ def arrival(shared: Mapping[str, Blob], spares: SpareParts | None = None) -> Ite
         The list of native objects that the state is given.
     """
     before = _arrival.shared, _arrival.spares, _arrival.lent
-    _arrival.shared, _arrival.spares, _arrival.lent = shared, spares, []
+    lent: list[Lent] = []
+    _arrival.shared, _arrival.spares, _arrival.lent = shared, spares, lent
     try:
-        yield _arrival.lent
+        yield lent
     finally:
         _arrival.shared, _arrival.spares, _arrival.lent = before
 
@@ -172,4 +173,5 @@ def take_spare(key: Hashable) -> Any | None:
 
 def lend(part: Lent) -> None:
     """Say that a native object was given to the state that is being unpickled."""
-    _arrival.lent.append(part)
+    if _arrival.lent is not None:
+        _arrival.lent.append(part)

@@ -9,11 +9,12 @@ attributes, the random generators of it and of its spaces among them.
 from __future__ import annotations
 
 import io
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import gymnasium
@@ -202,8 +203,25 @@ def _reduce_array(array: np.ndarray[Any, Any], departure: Departure) -> Any:  # 
     if is_view and 0 < base.nbytes <= max(_SMALL_BASE, _MOST_OF_A_BASE * array.nbytes):
         offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
         return _view, (base, array.shape, array.dtype, offset, array.strides, array.flags.writeable)
+    if array.nbytes >= _LARGE and not array.dtype.hasobject and type(array) is np.ndarray:
+        element = array.flat[0].tobytes()
+        # The bounds of image spaces are larger than all else in a state, and each is one number.
+        if element == array.flat[-1].tobytes() and array.tobytes() == element * array.size:
+            order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+            return _filled, (array.shape, array.dtype, element, order)
     # Not by pickle's buffers, which give an array that doesn't own its memory, hence no views that are known as such.
     return array.__reduce__()
+
+
+_LARGE = 1024
+
+
+def _filled(
+    shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes, order: Literal["C", "F"]
+) -> np.ndarray[Any, Any]:
+    size = math.prod(shape)
+    array: np.ndarray[Any, Any] = np.frombuffer(element * size, dtype).reshape(shape, order=order).copy(order)
+    return array
 
 
 def _view(
