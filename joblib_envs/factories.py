@@ -64,7 +64,9 @@ class EnvSource:
             UnpicklableError: One can't be pickled, hence not be a part of a journal.
         """
         check_factories(self.factories, must_travel=True)
-        packed = {id(factory): packed_factories([factory])[0] for factory in dict.fromkeys(self.factories)}
+        packed = {
+            id(factory): packed_factories([factory])[0] for factory in {id(f): f for f in self.factories}.values()
+        }
         made = {key: functools.partial(journaled, data, cuts=cuts) for key, data in packed.items()}
         return replace(self, factories=tuple(made[id(factory)] for factory in self.factories))
 

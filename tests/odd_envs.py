@@ -235,3 +235,29 @@ SHARED = CountingEnv(100)
 def give_shared():
     """Return one and the same environment each time."""
     return SHARED
+
+
+class ForgettingEnv(CountingEnv):
+    """Drops its count when it is pickled."""
+
+    def __getstate__(self):
+        return {**self.__dict__, "_count": 0, "count": 0}
+
+
+class LockedEnv(CountingEnv):
+    """Holds a lock, which it drops when it is pickled, and makes anew afterwards."""
+
+    def __init__(self, episode_length=100):
+        super().__init__(episode_length)
+        self.lock = threading.Lock()
+
+    def step(self, action):
+        with self.lock:
+            return super().step(action)
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.lock = threading.Lock()

@@ -2,8 +2,9 @@
 
 ``proven.py`` has the two functions that everybody calls, ``env_state.py`` the value between them.
 ``snapshot.py`` makes and uses states without a proof; ``pickling.py`` keeps a state generically,
-``adapters.py`` finds what does so for native objects (``mujoco_objects.py``, ``atari.py``,
-``drawings.py``), ``cargo.py`` has what travels beside a pickle, ``container.py`` the bytes.
+``arrays.py`` NumPy's arrays in it, ``adapters.py`` finds what does so for native objects
+(``mujoco_objects.py``, ``atari.py``, ``drawings.py``); ``cargo.py`` has what travels beside a pickle,
+``container.py`` the bytes.
 ``journal.py`` keeps calls in place of a state. ``probe.py`` decides which of this is faithful, by
 what ``trial.py`` finds out in fresh processes.
 """

@@ -56,6 +56,7 @@ class Departure:
     Attributes:
         shared: The blobs that the pickle refers to, by key.
         keys: The keys of what was shared, by the native object's ``id``.
+        natives: Simulators that were met, of whose arrays others may hold views.
         packages: Distributions whose objects' insides are in the pickle: other versions of them
             may read it wrongly.
         has_hooks: Whether a layer has a way of its own to be pickled, other than EzPickle's.
@@ -66,6 +67,7 @@ class Departure:
     def __init__(self) -> None:
         self.shared: dict[str, Blob] = {}
         self.keys: dict[int, str] = {}
+        self.natives: list[Any] = []
         self.packages: set[str] = {"gymnasium", "numpy"}
         self.has_hooks = False
         self.has_drawings = False

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -85,7 +86,13 @@ def _header(data: bytes, what: str) -> tuple[dict[str, Any], int]:
     if hashlib.sha256(data[:-_CHECKSUM_LENGTH]).digest() != data[-_CHECKSUM_LENGTH:]:
         raise StateFormatError(f"{what} was changed since it was written: its checksum is wrong; nothing was restored")
     start = _HEAD.size + header_length
-    header: dict[str, Any] = json.loads(data[_HEAD.size : start])
+    try:
+        header: dict[str, Any] = json.loads(data[_HEAD.size : start])
+        lengths = {str(name): operator.index(number) for name, number in header["parts"]}.values()
+    except (KeyError, TypeError, ValueError):
+        lengths = {"none": -1}.values()
+    if min(lengths, default=0) < 0 or start + sum(lengths) + _CHECKSUM_LENGTH != length:
+        raise StateFormatError(f"{what} has a header that doesn't describe it: another program wrote it")
     return header, start
 
 

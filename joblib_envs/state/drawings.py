@@ -35,6 +35,10 @@ def reduce_surface(surface: pygame.Surface, departure: Departure) -> tuple[Any, 
 
     if pygame.display.get_init() and surface is pygame.display.get_surface():
         raise TypeError("a window on a screen can't leave its process")
+    whole = surface.get_parent()
+    if whole is not None:  # it shares the pixels
+        own = (surface.get_colorkey(), surface.get_alpha(), surface.get_clip())
+        return _restored_part, (whole, surface.get_offset(), surface.get_size(), own)
     masks, depth = surface.get_masks(), surface.get_bitsize()
     flags = surface.get_flags() & (pygame.SRCALPHA | pygame.SRCCOLORKEY)
     content = surface.get_buffer().raw
@@ -61,6 +65,16 @@ def _restored_surface(
     if palette is not None:
         surface.set_palette(palette)
     surface.get_buffer().write(content)
+    return _with_settings(surface, settings)
+
+
+def _restored_part(
+    whole: pygame.Surface, offset: tuple[int, int], size: tuple[int, int], settings: tuple[Any, Any, Any]
+) -> pygame.Surface:
+    return _with_settings(whole.subsurface((offset, size)), settings)
+
+
+def _with_settings(surface: pygame.Surface, settings: tuple[Any, Any, Any]) -> pygame.Surface:
     colorkey, alpha, clip = settings
     surface.set_colorkey(colorkey)
     surface.set_alpha(alpha)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from joblib_envs.state.cargo import Blob, Departure, Lent, lend, shared_blob, take_spare
 
-__all__ = ["reduce_data", "reduce_model"]
+__all__ = ["all_arrays", "reduce_data", "reduce_model"]
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
@@ -85,7 +85,8 @@ def reduce_data(data: mujoco.MjData, departure: Departure) -> tuple[Any, ...]:
     parts.append(_NOTHING_OF[-sum(part.nbytes for part in parts) % 8])  # to whole words
     parts.extend(_contact_values(data.contact[index]) for index in range(data.ncon))
     packed = _pack(b"".join([part.tobytes() for part in parts]))
-    scalars = tuple([getattr(data, name) for name in _scalar_names(mujoco.MjData)])
+    # Copies of arrays, such as maxuse_threadstack of MuJoCo 3: the data's own are kept by their names.
+    scalars = tuple([copy.copy(getattr(data, name)) for name in _scalar_names(mujoco.MjData)])
     numbers = data.warning.number
     warnings = (data.warning.lastinfo.tolist(), numbers.tolist()) if numbers.any() else None
     return _restored_data, (model, key, packed, scalars, warnings, data.ncon)
@@ -197,7 +198,7 @@ class _Native:
         self._arrays = [
             getattr(each, name)
             for kind, each in ((mujoco.MjModel, model), (mujoco.MjData, data))
-            for name in _all_arrays(kind)
+            for name in all_arrays(kind)
         ]
 
     def is_free(self) -> bool:
@@ -223,7 +224,7 @@ def _counts_when_new() -> list[int]:
 
 
 @functools.cache
-def _all_arrays(kind: Any) -> tuple[str, ...]:
+def all_arrays(kind: Any) -> tuple[str, ...]:
     """List the arrays of which MuJoCo's object keeps one; it makes the others when they are asked for."""
     model = mujoco.MjModel.from_xml_string("<mujoco/>")
     example = model if kind is mujoco.MjModel else mujoco.MjData(model)

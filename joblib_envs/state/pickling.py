@@ -9,12 +9,11 @@ attributes, the random generators of it and of its spaces among them.
 from __future__ import annotations
 
 import io
-import math
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 import gymnasium
@@ -23,10 +22,11 @@ from gymnasium.utils import EzPickle
 
 from joblib_envs.processes import unpickled
 from joblib_envs.state.adapters import adapter_of, generation
+from joblib_envs.state.arrays import note_natives, reduce_array
 from joblib_envs.state.cargo import Blob, Departure, SpareParts, arrival
 from joblib_envs.state.drawings import is_drawing
 
-__all__ = ["DEFAULT_OPTIONS", "CaptureOptions", "blank", "captured", "restored", "set_attributes"]
+__all__ = ["DEFAULT_OPTIONS", "CaptureOptions", "blank", "captured", "culprit", "restored", "set_attributes"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,22 @@ def captured(value: Any, options: CaptureOptions, departure: Departure | None = 
     file, departure = io.BytesIO(), Departure() if departure is None else departure
     _Pickler(file, options, departure).dump(value)
     return file.getvalue(), departure
+
+
+def culprit(env: gymnasium.Env[Any, Any], options: CaptureOptions) -> str:
+    """Name what of an environment can't be pickled, to follow an error; empty where it can't be told."""
+    layer: Any = env
+    while True:
+        below = layer.env if isinstance(layer, gymnasium.Wrapper) else None
+        for name, value in _attributes(layer)[0].items():
+            try:
+                if value is not below:
+                    captured(value, options)
+            except Exception:
+                return f" (in the attribute {name!r}, of type {type(value).__name__}, of {type(layer).__name__})"
+        if below is None:
+            return ""
+        layer = below
 
 
 _spares = SpareParts(most_bytes=128 * 2**20)
@@ -122,7 +138,7 @@ def _reducer_of(kind: type, options: CaptureOptions) -> _Reducer:
     if adapter is not None:
         return adapter
     if kind is np.ndarray:
-        return _reduce_array
+        return reduce_array
     if issubclass(kind, gymnasium.Env):
         hooks = _has_hooks(kind)
         if options.own_hooks and hooks:
@@ -155,6 +171,7 @@ def _noting_hooks(reduce: _Reducer) -> _Reducer:
 
 def _reduce_env(env: Any, departure: Departure) -> tuple[Any, ...]:
     attributes, slots = _attributes(env)
+    note_natives(attributes, departure)
     drawn = [name for name, value in attributes.items() if is_drawing(value.__class__)]
     if drawn:
         departure.has_drawings = True
@@ -162,8 +179,10 @@ def _reduce_env(env: Any, departure: Departure) -> tuple[Any, ...]:
     return blank, (type(env),), (attributes, slots), None, None, set_attributes
 
 
-def _reduce_env_with_drawings(env: Any, departure: Departure) -> tuple[Any, ...]:  # noqa: ARG001
-    return blank, (type(env),), _attributes(env), None, None, set_attributes
+def _reduce_env_with_drawings(env: Any, departure: Departure) -> tuple[Any, ...]:
+    attributes = _attributes(env)
+    note_natives(attributes[0], departure)
+    return blank, (type(env),), attributes, None, None, set_attributes
 
 
 def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -186,53 +205,3 @@ def set_attributes(value: Any, state: tuple[dict[str, Any], dict[str, Any] | Non
         value.__dict__.update(attributes)
     for name, each in (slots or {}).items():
         object.__setattr__(value, name, each)
-
-
-_MOST_OF_A_BASE = 8
-"""An array that is a view of another one takes it along where it is at most so many times as large."""
-_SMALL_BASE = 65_536
-
-
-def _reduce_array(array: np.ndarray[Any, Any], departure: Departure) -> Any:  # noqa: ARG001
-    """Keep a view a view: an environment that writes into an array expects to see it in the array's views.
-
-    Views of far larger arrays, such as one episode of a data set, travel alone, as in any pickle.
-    """
-    base: Any = array.base
-    is_view = type(base) is np.ndarray and base.flags.owndata and base.flags.forc and not base.dtype.hasobject
-    if is_view and 0 < base.nbytes <= max(_SMALL_BASE, _MOST_OF_A_BASE * array.nbytes):
-        offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-        return _view, (base, array.shape, array.dtype, offset, array.strides, array.flags.writeable)
-    if array.nbytes >= _LARGE and not array.dtype.hasobject and type(array) is np.ndarray:
-        element = array.flat[0].tobytes()
-        # The bounds of image spaces are larger than all else in a state, and each is one number.
-        if element == array.flat[-1].tobytes() and array.tobytes() == element * array.size:
-            order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-            return _filled, (array.shape, array.dtype, element, order)
-    # Not by pickle's buffers, which give an array that doesn't own its memory, hence no views that are known as such.
-    return array.__reduce__()
-
-
-_LARGE = 1024
-
-
-def _filled(
-    shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes, order: Literal["C", "F"]
-) -> np.ndarray[Any, Any]:
-    size = math.prod(shape)
-    array: np.ndarray[Any, Any] = np.frombuffer(element * size, dtype).reshape(shape, order=order).copy(order)
-    return array
-
-
-def _view(
-    base: np.ndarray[Any, Any],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    offset: int,
-    strides: tuple[int, ...],
-    writeable: bool,
-) -> np.ndarray[Any, Any]:
-    memory = base if base.flags.c_contiguous else base.T
-    view: np.ndarray[Any, Any] = np.ndarray(shape, dtype, memory, offset, strides)
-    view.flags.writeable = writeable
-    return view

@@ -8,7 +8,7 @@ import gymnasium
 
 from joblib_envs.errors import StateCannotTravelError, StateFormatError
 from joblib_envs.state.env_state import EnvState, spec_json_of, versions_of
-from joblib_envs.state.pickling import CaptureOptions, captured, restored
+from joblib_envs.state.pickling import CaptureOptions, captured, culprit, restored
 
 __all__ = ["captured_state", "restored_env"]
 
@@ -25,7 +25,8 @@ def captured_state(
         payload, departure = captured(env, options)
     except Exception as error:
         raise StateCannotTravelError(
-            f"the state can't be captured, since something in it can't be pickled ({type(error).__name__}: {error}): "
+            f"the state can't be captured, since something in it can't be pickled ({type(error).__name__}: "
+            f"{error}{culprit(env, options)}): "
             f"register a state adapter for it, or use state_method='replay'"
         ) from error
     return EnvState(

@@ -15,7 +15,7 @@ import functools
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import cloudpickle
@@ -25,7 +25,7 @@ from joblib_envs.equality import Difference, Verdict, bit_equal, first_differenc
 from joblib_envs.processes import unpickled
 from joblib_envs.state.cargo import Blob, Departure
 from joblib_envs.state.journal import JournaledEnv
-from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, restored
+from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, culprit, restored
 
 __all__ = ["Proof", "arrive_all", "depart_all", "layers_of"]
 
@@ -376,7 +376,8 @@ def _pickled_so(env: gymnasium.Env[Any, Any], options: CaptureOptions) -> tuple[
     try:
         data, _ = captured(env, options, departure)
     except Exception as error:
-        return _Pickle(options, error=f"{type(error).__name__}: {error}"), departure.has_hooks, departure.has_drawings
+        text = f"{type(error).__name__}: {error}{culprit(env, options)}"
+        return _Pickle(options, error=text), departure.has_hooks, departure.has_drawings
     return _Pickle(options, data, departure.shared), departure.has_hooks, departure.has_drawings
 
 
@@ -415,17 +416,33 @@ def _run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any], most_st
 
 def _arrive(departed: bytes) -> Proof:
     packed_factory, moments, varying, layers, suffices = unpickled(departed)
+    proof = replace(_proof_of(moments, varying), layers=layers, reset_suffices=suffices)
+    if proof.verdict is Verdict.CORRECT:
+        return proof
+    control = _run_here(packed_factory, moments[0])
+    if control is None:
+        return proof
+    # What an instance of this process tells differently, such as the order of a set of strings, no copy could keep.
+    varying_here = varying | _varying_infos((moments[0].trace, control))
+    difference = first_difference(_without(moments[0].trace, varying_here), _without(control, varying_here), "the run")
+    if difference is not None:
+        reason = f"in another process, {_not_reproducible(difference)}"
+        return Proof(Verdict.NOT_REPRODUCIBLE, reason, layers=layers)
+    if varying_here == varying:
+        return proof
+    return replace(_proof_of(moments, varying_here), layers=layers, reset_suffices=suffices)
+
+
+def _proof_of(moments: Sequence[_Moment], varying: frozenset[_Path]) -> Proof:
+    """Try each way; return the first that is right, or why the first isn't."""
     problem: tuple[Verdict, str] | None = None
     for options in dict.fromkeys(each.options for moment in moments for each in moment.pickles):
         found = _problem_of(options, moments, varying)
         if found is None:
-            return Proof(Verdict.CORRECT, options=options, layers=layers, reset_suffices=suffices)
+            return Proof(Verdict.CORRECT, options=options)
         problem = problem or found
     assert problem is not None  # there is at least one way
-    difference = _difference_from_itself(packed_factory, moments[0], varying)
-    if difference is not None:
-        problem = (Verdict.NOT_REPRODUCIBLE, f"in another process, {_not_reproducible(difference)}")
-    return Proof(*problem, layers=layers)
+    return Proof(*problem)
 
 
 def _problem_of(
@@ -437,7 +454,7 @@ def _problem_of(
         if each.error:
             return Verdict.RAISES, f"it can't be pickled {moment.name}: {each.error}"
         for travels in (False, True):
-            problem = _problem_at(moment, each, varying, travels=travels)
+            problem = _problem_at(moment, each, varying, travels_by=options if travels else None)
             if problem is not None:
                 return problem
     return None
@@ -451,17 +468,17 @@ def _pickle_of(moment: _Moment, options: CaptureOptions) -> _Pickle:
 
 
 def _problem_at(
-    moment: _Moment, pickled: _Pickle, varying: frozenset[_Path], *, travels: bool
+    moment: _Moment, pickled: _Pickle, varying: frozenset[_Path], *, travels_by: CaptureOptions | None
 ) -> tuple[Verdict, str] | None:
     def travel(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-        if not travels:
+        if travels_by is None:
             return env
-        data, departure = captured(env, pickled.options)
+        data, departure = captured(env, travels_by)
         made[:] = [restored(data, departure.shared)]
         return made[0]
 
     made: list[gymnasium.Env[Any, Any]] = []
-    how = f"a copy pickled {moment.name}" + (" and again after each step" if travels else "")
+    how = f"a copy pickled {moment.name}" + (" and again after each step" if travels_by else "")
     try:
         made.append(restored(pickled.data, pickled.shared or {}))
         got = _go_on(made[0], moment.actions, ended=moment.ended, fresh=moment.fresh, travel=travel)
@@ -481,15 +498,12 @@ def _problem_at(
     return None
 
 
-def _difference_from_itself(
-    packed_factory: bytes, fresh_moment: _Moment, varying: frozenset[_Path]
-) -> Difference | None:
-    """Compare an instance of this process with one of the first process."""
+def _run_here(packed_factory: bytes, fresh_moment: _Moment) -> tuple[Any, ...] | None:
+    """Let an instance of this process do what one of the first process did."""
     made: list[gymnasium.Env[Any, Any]] = []
     try:
         made.append(unpickled(packed_factory)())
-        trace = _go_on(made[0], fresh_moment.actions, ended=False, fresh=True)
-        return first_difference(_without(fresh_moment.trace, varying), _without(trace, varying), "the run")
+        return _go_on(made[0], fresh_moment.actions, ended=False, fresh=True)
     except (Exception, SystemExit):  # it was made and reset in the first process
         return None
     finally:

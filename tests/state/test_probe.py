@@ -1,4 +1,4 @@
-"""The probe: which environments' states survive a pickle into another process."""
+"""The probe: which environments' states survive the trip into another process, and by which way of pickling."""
 
 import threading
 from functools import partial
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from batches import BACKENDS, TRAVELLING, make_batch
 from gymnasium import wrappers
-from odd_envs import WarningDiaryEnv
+from odd_envs import ForgettingEnv, LockedEnv, WarningDiaryEnv
 
-from joblib_envs import BatchEnv, StateCannotTravelError, SubEnvError, state
+from joblib_envs import BatchEnv, StateCannotTravelError, SubEnvError
 from joblib_envs.envs import (
     BufferReusingEnv,
     CountingEnv,
@@ -26,6 +26,9 @@ from joblib_envs.envs import (
 )
 from joblib_envs.equality import Verdict
 from joblib_envs.factories import packed_factories, source_of
+from joblib_envs.state import probe
+from joblib_envs.state.pickling import CaptureOptions
+from joblib_envs.state.trial import Proof
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 FAITHFUL = {
@@ -47,7 +50,7 @@ FAITHFUL = {
     "FrameStack": lambda: wrappers.FrameStackObservation(CARTPOLE(), 3),
     "NormalizeObservation": lambda: wrappers.NormalizeObservation(CARTPOLE()),
     "NormalizeReward": lambda: wrappers.NormalizeReward(CARTPOLE()),
-    "RecordEpisodeStatistics": lambda: _without_clock(wrappers.RecordEpisodeStatistics(CARTPOLE())),
+    "RecordEpisodeStatistics": lambda: wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(CARTPOLE(), 6)),
     "TimeAware": lambda: wrappers.TimeAwareObservation(CARTPOLE()),
     "Flatten": lambda: wrappers.FlattenObservation(CARTPOLE()),
     "Transform": lambda: wrappers.TransformReward(CARTPOLE(), lambda reward: reward / 3),
@@ -61,16 +64,17 @@ FAITHFUL = {
     "Linear": LinearAlgebraEnv,
     "Echo": partial(EchoEnv, "dict"),
     "Space": partial(SpaceEnv, "graph"),
+    "EzPickled": EzPickledCountingEnv,
+    "EzPickled below wrappers": lambda: wrappers.TimeLimit(EzPickledCountingEnv(), 50),
+    "a hook that drops state": partial(ForgettingEnv, 5),
     "failing": partial(FailingEnv, 2),
     "exiting": partial(FailingEnv, 2, "step", "sys_exit"),
 }
+BY_OWN_HOOKS = {
+    "a hook that is needed": partial(LockedEnv, 5),
+    "a hook that is needed, below wrappers": lambda: wrappers.TimeLimit(LockedEnv(5), 4),
+}
 UNFAITHFUL = {
-    "EzPickled": (EzPickledCountingEnv, Verdict.WRONG, "goes on differently"),
-    "EzPickled below wrappers": (
-        lambda: wrappers.TimeLimit(EzPickledCountingEnv(), 50),
-        Verdict.WRONG,
-        "goes on differently",
-    ),
     "Handle": (HandleEnv, Verdict.WRONG, "goes on differently"),
     "Unpicklable": (UnpicklableEnv, Verdict.RAISES, "can't be pickled"),
     "GlobalRandom": (GlobalRandomEnv, Verdict.NOT_REPRODUCIBLE, "global random generator"),
@@ -78,99 +82,164 @@ UNFAITHFUL = {
 }
 
 
-def _without_clock(env):
-    """Leave the time out of the infos, which is no function of seeds and actions."""
-    return Untimed(env)
+class SetEnv(CountingEnv):
+    """Tells a set of strings as a list, whose order is another one in each process."""
 
+    NAMES = ("kettle", "microwave", "light switch", "slide cabinet", "hinge cabinet", "bottom burner", "top burner")
 
-class Untimed(gymnasium.Wrapper):
     def step(self, action):
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        info.get("episode", {}).pop("t", None)
-        return observation, reward, terminated, truncated, info
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"names": list(set(self.NAMES))}
 
 
 @pytest.fixture(scope="module")
-def verdicts():
+def proofs():
     """Probe all at once: two fresh processes for the lot, and more for those that end theirs."""
-    factories = {**FAITHFUL, **{name: case[0] for name, case in UNFAITHFUL.items()}}
+    factories = {**FAITHFUL, **BY_OWN_HOOKS, **{name: case[0] for name, case in UNFAITHFUL.items()}}
     alone = {name: factories.pop(name) for name in ("dying", "exiting")}
-    results = dict(zip(factories, state.probe(packed_factories(list(factories.values()))), strict=True))
+    results = dict(zip(factories, probe.prove(packed_factories(list(factories.values()))), strict=True))
     for name, factory in alone.items():
-        (results[name],) = state.probe(packed_factories([factory]))
+        (results[name],) = probe.prove(packed_factories([factory]))
     return results
 
 
 @pytest.mark.parametrize("name", FAITHFUL)
-def test_a_state_that_survives_is_accepted(verdicts, name):
-    assert verdicts[name] == state.ProbeResult(Verdict.CORRECT)
+def test_a_state_that_survives_is_accepted(proofs, name):
+    proof = proofs[name]
+
+    assert (proof.verdict, proof.reason, proof.options) == (Verdict.CORRECT, "", CaptureOptions())
+
+
+@pytest.mark.parametrize("name", BY_OWN_HOOKS)
+def test_an_environment_that_needs_its_own_hooks_is_pickled_by_them(proofs, name):
+    proof = proofs[name]
+
+    assert (proof.verdict, proof.options) == (Verdict.CORRECT, CaptureOptions(own_hooks=True))
 
 
 @pytest.mark.parametrize("name", UNFAITHFUL)
-def test_a_state_that_does_not_survive_is_refused_with_the_reason(verdicts, name):
+def test_a_state_that_does_not_survive_is_refused_with_the_reason(proofs, name):
     _, verdict, reason = UNFAITHFUL[name]
 
-    assert verdicts[name].verdict is verdict
-    assert reason in verdicts[name].reason
+    assert proofs[name].verdict is verdict
+    assert reason in proofs[name].reason
+
+
+def test_the_layers_are_those_of_the_environment(proofs):
+    assert proofs["EzPickled below wrappers"].layers == (
+        "gymnasium.wrappers.common.TimeLimit",
+        "joblib_envs.envs.travelling.EzPickledCountingEnv",
+    )
 
 
 def test_environments_that_end_their_process_do_not_spoil_the_verdict_on_others():
-    results = state.probe(packed_factories([partial(FailingEnv, 1, "step", "os_exit"), CountingEnv]))
+    results = probe.prove(packed_factories([partial(FailingEnv, 1, "step", "os_exit"), CountingEnv]))
 
     assert [result.verdict for result in results] == [Verdict.RAISES, Verdict.CORRECT]
 
 
 def test_nothing_to_probe_starts_nothing():
-    assert state.probe([]) == []
+    assert probe.prove([]) == []
+
+
+def test_an_info_whose_order_the_process_decides_is_no_reason_to_refuse():
+    (proof,) = probe.prove(packed_factories([SetEnv]))
+
+    assert proof.verdict is Verdict.CORRECT, proof.reason
+
+
+# In batches
 
 
 @pytest.mark.parametrize("backend", TRAVELLING, ids=str)
-@pytest.mark.parametrize("env_class", [EzPickledCountingEnv, HandleEnv, UnpicklableEnv, GlobalRandomEnv])
+@pytest.mark.parametrize("env_class", [HandleEnv, UnpicklableEnv, GlobalRandomEnv])
 def test_tasks_in_processes_refuse_what_they_would_lose(backend, env_class):
-    with pytest.raises(StateCannotTravelError, match="execution='actors'"):
+    with pytest.raises(StateCannotTravelError, match=r"execution='actors'.*state_method='replay'"):
         make_batch(backend, env_class, 2, probe=True)
 
 
 def test_one_unfaithful_environment_of_several_is_enough_to_refuse():
-    factories = [CountingEnv, EzPickledCountingEnv]
+    factories = [CountingEnv, HandleEnv]
 
     with pytest.raises(StateCannotTravelError, match="goes on differently"):
         make_batch(TRAVELLING[0], factories, probe=True)
 
 
 @pytest.mark.parametrize("backend", TRAVELLING, ids=str)
-def test_tasks_in_processes_refuse_mujoco(backend, tmp_path, monkeypatch):
+def test_ez_pickled_environments_go_on_in_tasks(backend):
+    with make_batch(backend, partial(EzPickledCountingEnv, 4), 3, probe=True) as envs:
+        envs.reset(seed=0)
+        observations = [envs.step([0, 0, 0])[0].tolist() for _ in range(6)]
+
+    assert observations == [[1] * 3, [2] * 3, [3] * 3, [4] * 3, [0] * 3, [1] * 3]
+
+
+@pytest.mark.parametrize("backend", TRAVELLING, ids=str)
+def test_mujoco_goes_on_in_tasks_to_the_last_bit(backend, tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)  # where MuJoCo writes its log
+    sequential = next(each for each in BACKENDS if each.name == "sequential")
+    with (
+        make_batch(sequential, "HalfCheetah-v5", 2) as wanted,
+        make_batch(backend, "HalfCheetah-v5", 2, probe=True) as got,
+    ):
+        wanted.action_space.seed(0)
+        for envs in (wanted, got):
+            envs.reset(seed=0)
+        for _ in range(50):
+            actions = wanted.action_space.sample()
+            assert wanted.step(actions)[0].tobytes() == got.step(actions)[0].tobytes()
+        assert wanted.reset()[0].tobytes() == got.reset()[0].tobytes()
 
-    with pytest.raises(StateCannotTravelError, match="HalfCheetah-v5"):
-        make_batch(backend, "HalfCheetah-v5", 2, probe=True)
+
+def test_environments_that_need_different_ways_find_one_for_all():
+    factories = [CountingEnv, LockedEnv, EzPickledCountingEnv]
+
+    with make_batch(TRAVELLING[0], factories, probe=True) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0, 0])
+        observations, *_ = envs.step([0, 0, 0])
+
+    assert observations.tolist() == [2, 2, 2]
+
+
+def test_environments_that_have_no_way_in_common_are_refused():
+    factories = [partial(ForgettingEnv, 50), LockedEnv]  # its hooks drop state; its hooks are needed
+
+    with pytest.raises(StateCannotTravelError, match=r"can't be pickled|goes on differently"):
+        make_batch(TRAVELLING[0], factories, probe=True)
 
 
 def test_the_same_environment_is_probed_once(monkeypatch):
     calls = []
-    monkeypatch.setattr(state, "_known", {})
-    monkeypatch.setattr(state, "probe", lambda packed, threads: calls.append(packed) or [CORRECT] * len(packed))
+    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(
+        probe, "_tried", lambda packed, *_: calls.append(len(packed)) or [Proof(Verdict.CORRECT)] * len(packed)
+    )
     packed = packed_factories(source_of("CartPole-v1", 3, (), None).factories)
 
-    state.require_travelling_state(packed, "CartPole-v1", 1)
-    state.require_travelling_state(packed, "CartPole-v1", 1)
-    assert [len(each) for each in calls if each] == [1]
-    state.require_travelling_state(packed, "CartPole-v1", 2)
+    for num_threads in (1, 1, 2):
+        probe.require_travelling_state(packed, "CartPole-v1", num_threads, "{} is to travel", "Don't")
 
-    assert [len(each) for each in calls if each] == [1, 1]
+    assert [number for number in calls if number] == [1, 1]
 
 
-CORRECT = state.ProbeResult(Verdict.CORRECT)
+def test_the_reason_the_purpose_and_the_remedy_are_in_the_error(monkeypatch):
+    monkeypatch.setattr(probe, "prove", lambda *_, **__: [Proof(Verdict.WRONG, "it is wrong")])
+
+    with pytest.raises(StateCannotTravelError) as caught:
+        probe.require_travelling_state([b""], "Name-v0", 1, "{} is to travel", "Do something else")
+
+    assert str(caught.value).startswith("Name-v0 is to travel, and its state can't be trusted")
+    assert str(caught.value).endswith("it is wrong. Do something else")
 
 
 def test_the_probe_can_be_switched_off(travelling_backend):
-    with make_batch(travelling_backend, EzPickledCountingEnv, 2, probe=False) as envs:
+    with make_batch(travelling_backend, HandleEnv, 2, probe=False) as envs:
         envs.reset(seed=0)
         observations, *_ = envs.step([0, 0])
-        again, *_ = envs.step([0, 0])
 
-    assert observations.tolist() == again.tolist() == [1, 1]
+    assert observations.tolist() == [1, 1]
 
 
 def test_actors_keep_any_state():
@@ -238,7 +307,7 @@ def test_an_environment_that_can_no_longer_be_pickled_fails_alone(name):
 def test_the_probe_draws_frames_where_there_are_some():
     packed = packed_factories([partial(SouringEnv, render_mode="rgb_array"), SouringEnv])
 
-    drawn, blind = state.probe(packed)
+    drawn, blind = probe.prove(packed)
 
     assert drawn.verdict is Verdict.RAISES
     assert "can't be pickled" in drawn.reason
