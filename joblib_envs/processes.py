@@ -28,6 +28,7 @@ from joblib_envs.thread_limit import thread_variables
 __all__ = [
     "WorkerProcess",
     "end_with_parent",
+    "heed_termination",
     "interrupts_ignored",
     "refuse_while_unpickling",
     "run_in_fresh_process",
@@ -235,6 +236,18 @@ def interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        heed_termination()
+
+
+def heed_termination() -> None:
+    """Let SIGTERM do in this process what Python believes that it does.
+
+    SDL, hence ``pygame.init()``, puts a handler of its own behind Python's back, so that SIGTERM does
+    nothing; and so it is in a forked child. ``multiprocessing.Pool.terminate`` would wait for ever.
+    """
+    believed = signal.getsignal(signal.SIGTERM)
+    if believed is not None:
+        signal.signal(signal.SIGTERM, believed)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import psutil
 import pytest
-from batches import BACKENDS, PROCESSES, Backend, counting_batch, make_batch, wait_until
+from batches import BACKENDS, PROCESSES, Backend, counting_batch, make_batch, run_script, wait_until
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from odd_envs import PlaceEnv
@@ -243,3 +243,30 @@ def test_an_environment_may_use_joblib_itself(backend):
         observations, *_ = envs.step([0, 0])
 
     assert observations.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("backend", PROCESSES, ids=str)
+def test_pygame_in_the_caller_or_in_workers_does_not_keep_a_batch_from_closing(backend, tmp_path):
+    """SDL's own handler of SIGTERM is inherited by forked workers."""
+    pytest.importorskip("pygame")
+
+    ended = run_script(
+        tmp_path,
+        f"""
+        import os
+        os.environ["SDL_VIDEODRIVER"] = os.environ["SDL_AUDIODRIVER"] = "dummy"
+        import pygame
+        from batches import Backend, make_batch
+
+        if __name__ == "__main__":
+            pygame.init()
+            options = {{"env_kwargs": {{"render_mode": "rgb_array"}}}}
+            for env_id in ("CartPole-v1", "FrozenLake-v1"):
+                with make_batch(Backend({backend.name!r}, {backend.execution!r}), env_id, 2, **options) as envs:
+                    envs.reset(seed=0)
+                    envs.step([0, 0])
+                    print(len(envs.render()))
+        """,
+    )
+
+    assert (ended.returncode, ended.stdout.split()[-2:]) == (0, ["2", "2"]), ended.stderr

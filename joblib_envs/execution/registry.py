@@ -33,6 +33,7 @@ from joblib_envs.execution.clusters import ClusterTasks, cluster_tasks
 from joblib_envs.execution.hosts import ProcessHost, ThreadHost
 from joblib_envs.execution.protocol import BatchPlan, Execution
 from joblib_envs.execution.tasks import Tasks
+from joblib_envs.processes import heed_termination
 
 __all__ = [
     "BACKENDS",
@@ -69,6 +70,10 @@ class _WaitingThreads(_Waiting, ThreadingBackend):  # type: ignore[misc]
 
 
 class _WaitingPool(_Waiting, MultiprocessingBackend):  # type: ignore[misc]
+    def configure(self, *args: Any, **kwargs: Any) -> Any:
+        # Also for a worker that never gets a task.
+        return super().configure(*args, **{"initializer": heed_termination, **self.backend_kwargs, **kwargs})
+
     def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
         workers = self._workers()
         while not out.ready():
