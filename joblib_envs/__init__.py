@@ -3,6 +3,10 @@
 The backend changes the speed, never the data.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from joblib_envs.batch_env import BatchEnv
 from joblib_envs.conformance import ConformanceError, check_vector_env
 from joblib_envs.envs.registration import register as _register_envs
@@ -31,6 +35,9 @@ from joblib_envs.errors import (
 from joblib_envs.failures import Failure
 from joblib_envs.state import EnvState, UnprovenStateWarning, capture, register_state_adapter, restore
 
+if TYPE_CHECKING:
+    from joblib_envs.inspection import Inspection, inspect_env
+
 _register_envs()  # ids such as "joblib_envs/Counting-v0"
 
 __version__ = "0.1.0"
@@ -49,6 +56,7 @@ __all__ = [
     "EpisodeOverError",
     "Failure",
     "ForkedBatchError",
+    "Inspection",
     "JoblibEnvsError",
     "NoPendingCallError",
     "PendingCallError",
@@ -63,6 +71,16 @@ __all__ = [
     "WorkerDiedError",
     "capture",
     "check_vector_env",
+    "inspect_env",
     "register_state_adapter",
     "restore",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: worker processes, which import this module too, never inspect.
+    if name in ("Inspection", "inspect_env"):
+        from joblib_envs import inspection
+
+        return getattr(inspection, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

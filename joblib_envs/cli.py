@@ -122,6 +122,74 @@ def compare(
 
 
 @main.command()
+@click.argument("env_id")
+@click.option("--env-kwargs", default="{}", metavar="JSON", help="Arguments of the environment's constructor.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of resets and actions.")
+@click.option("--quick", is_flag=True, help="Measure times for a third as long.")
+@click.option(
+    "--timeout",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0.001, 3600),
+    help="Seconds without an answer after which a process is given up.",
+    callback=_finite,
+)
+@click.option("--json", "json_to", type=click.Path(allow_dash=True), help="Write the findings as JSON; - is stdout.")
+def inspect(env_id: str, env_kwargs: str, seed: int, timeout: float, json_to: str | None, *, quick: bool) -> None:
+    """Find out what an environment is like to run in parallel.
+
+    ENV_ID is what `joblib-envs compare` takes: an id (CartPole-v1), module:Id-v0,
+    path/to/file.py:MyEnv (a class or a factory) or path/to/file.py:MyEnv-v0.
+
+    All is tried with throw-away instances in processes of their own, in about ten
+    seconds.
+
+    \b
+    Examples:
+      joblib-envs inspect CartPole-v1
+      joblib-envs inspect my_envs.py:MyEnv --env-kwargs '{"size": 5}' --json -
+
+    \b
+    Lines:
+      costs          medians, in a process that has no other work
+      reproducible   do equal seeds and actions give equal data?
+      global random  do its calls change the generators of numpy.random or random?
+      state travels  is a state that joblib_envs.capture takes right elsewhere?
+      replay         is making it anew and all its calls again exact?
+      plain pickle, cloudpickle, deepcopy
+                     what do these copies lose? (wrong: without an error)
+      two threads    does stepping two instances at once change their data?
+      GIL            held: nothing else runs during a step; released: threads can
+
+    \b
+    Exit codes:
+      0 done; 2 a fault in what you gave, or the environment fails itself;
+      130 Ctrl-C; 143 SIGTERM
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
+    with _errors_as_messages():
+        from joblib_envs.harness.comparison import parsed_kwargs
+        from joblib_envs.harness.environments import EnvironmentSource
+        from joblib_envs.harness.report import console_on
+        from joblib_envs.inspection import inspect_env
+        from joblib_envs.inspection.report import as_text
+
+        source = EnvironmentSource(env_id, parsed_kwargs(env_kwargs))
+        source.check()
+        errors = console_on(stderr=True)
+        with errors.status("") as status:
+            found = inspect_env(source, seed=seed, quick=quick, timeout_s=timeout, progress=status.update)
+        if found.fault:
+            hint = "; --env-kwargs gives its arguments" if found.fault.endswith("its constructor") else ""
+            click.echo(f"Error: {env_id} itself fails, so nothing else was tried: {found.fault}{hint}", err=True)
+        else:
+            width = min(100, shutil.get_terminal_size().columns)
+            click.echo(as_text(found, width, _coloured), err=json_to == "-")
+        if json_to:
+            _write_json(found.to_dict(), json_to)
+        sys.exit(2 if found.fault else 0)
+
+
+@main.command()
 @click.argument("study_file", metavar="STUDY.toml", type=click.Path(path_type=Path))
 @click.option("--quick", is_flag=True, help=QUICK_HELP)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results; default results/NAME.")
@@ -220,13 +288,21 @@ def _run(study: Study, folder: ResultsFolder, json_to: str | None, again: str) -
     print_results(recorded, console_on(stderr=json_to == "-"))
     click.echo(f"\nresults: {folder.path}\nreproduce: {again}", err=json_to == "-")
     if json_to:
-        with click.open_file(json_to, "w") as file:
-            json.dump(results_as_json(recorded), file, indent=2)
-            file.write("\n")
+        _write_json(results_as_json(recorded), json_to)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     wrong = (recorded.verdicts["ours"].astype(bool) & (recorded.verdicts["verdict"] == "wrong")).any()
     sys.exit(2 if faults else int(wrong))
+
+
+def _coloured(words: str, is_good: bool | None) -> str:
+    return click.style(words, fg={True: "green", False: "red", None: "yellow"}[is_good])
+
+
+def _write_json(value: dict[str, Any], path: str) -> None:
+    with click.open_file(path, "w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
 
 
 @contextmanager

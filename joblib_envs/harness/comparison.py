@@ -14,7 +14,7 @@ from joblib_envs.harness.contenders import BatchEnvContender, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.study import Study
 
-__all__ = ["comparison_name", "comparison_study"]
+__all__ = ["comparison_name", "comparison_study", "parsed_kwargs"]
 
 
 def comparison_study(
@@ -35,7 +35,7 @@ def comparison_study(
     Raises:
         ArgumentError: The environment, its arguments, or a filter names nothing.
     """
-    source = EnvironmentSource(env_id, _kwargs(env_kwargs))
+    source = EnvironmentSource(env_id, parsed_kwargs(env_kwargs))
     source.check()
     study = Study(
         name=f"compare-{source.slug}",
@@ -56,7 +56,12 @@ def comparison_name(study: Study) -> str:
     return f"{study.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
 
 
-def _kwargs(text: str) -> dict[str, Any]:
+def parsed_kwargs(text: str) -> dict[str, Any]:
+    """Read what was given as ``--env-kwargs``.
+
+    Raises:
+        ArgumentError: It isn't a JSON object.
+    """
     try:
         kwargs = json.loads(text)
     except ValueError as error:

@@ -186,8 +186,10 @@ def _sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
     env.action_space.seed(_SEED)
     started = time.perf_counter()
     _tried(env.reset, seed=_SEED)
-    _tried(env.step, env.action_space.sample())
+    _stepped(env, env.action_space.sample())
     cost_s = time.perf_counter() - started
+    if isinstance(env, JournaledEnv):
+        cost_s *= _STEPS_AFTER  # each trip makes the steps before it again
     affordable = int(_BUDGET_S / max(cost_s * _RUNS, 1e-9))
     num_before = max(2, min(_STEPS_BEFORE, affordable))
     num_after = max(2, min(_STEPS_AFTER, affordable))
