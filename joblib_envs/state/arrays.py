@@ -33,7 +33,7 @@ _MOST_OF_A_BASE = 8
 _SMALL_BASE = 65_536
 
 
-_LARGE = 1024
+_LARGE = 256
 """From so many bytes on it is looked whether an array is one number many times."""
 
 

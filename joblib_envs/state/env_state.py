@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import importlib.metadata
 import pickle
 import platform
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -198,9 +200,20 @@ def _series(version: str) -> list[str]:
 def spec_json_of(env: gymnasium.Env[Any, Any]) -> str | None:
     """Return an environment's spec as JSON, where it has one that JSON can hold."""
     try:
-        return None if env.spec is None else env.spec.to_json()
+        spec = env.spec
+        if spec is None:
+            return None
+        # To compare specs takes a tenth of the time that it takes to write one.
+        known = next((text for other, text in _written if other == spec), None)
+        if known is None:
+            known = spec.to_json()
+            _written.append((copy.deepcopy(spec), known))
     except Exception:  # arguments that JSON can't hold
         return None
+    return known
+
+
+_written: deque[tuple[EnvSpec, str]] = deque(maxlen=8)
 
 
 def checked_state(state: Any, name: str = "state") -> EnvState:
