@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from matplotlib.ticker import EngFormatter
 from joblib_envs.equality import Verdict
 from joblib_envs.harness import style
 from joblib_envs.harness.contenders import BASELINE
+from joblib_envs.harness.heat_map import travel_figures
 from joblib_envs.harness.results import Recorded
 from joblib_envs.harness.summary import CellSummary, Line, summarise
 
@@ -24,29 +26,33 @@ __all__ = ["draw_charts"]
 
 
 def draw_charts(recorded: Recorded, folder: Path) -> list[Path]:
-    """Write a bar chart of throughput for each cell, as PNG and SVG.
+    """Write the charts of a study's results, as PNG and SVG.
 
     Args:
         recorded: The results.
-        folder: Where ``throughput.png`` and ``throughput.svg`` go; with several cells the
-            cell is part of the name.
+        folder: Where they go. Of speed: a bar chart of throughput for each cell, ``throughput.png``
+            and ``.svg``; with several cells the cell is part of the name. Of travel: heat maps of
+            verdicts, sizes and times, ``travel.png`` and ``.svg``, and ``travel-wrapped``.
 
     Returns:
         The files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    cells = summarise(recorded)
     written: list[Path] = []
-    for cell in cells:
-        words = "" if len(cells) == 1 else f"-{cell.environment}-{cell.num_envs}-envs-{cell.n_jobs}-jobs"
-        stem = "throughput" + re.sub(r"[^A-Za-z0-9.]+", "-", words)
-        with matplotlib.rc_context(style.RC):
-            figure = _throughput_figure(cell)
+    with matplotlib.rc_context(style.RC):
+        for stem, figure in FIGURES[recorded.study.measure](recorded):
             for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
                 path = folder / f"{stem}{suffix}"
                 figure.savefig(path, metadata=metadata)
                 written.append(path)
     return written
+
+
+def _throughput_figures(recorded: Recorded) -> Iterator[tuple[str, Figure]]:
+    cells = summarise(recorded)
+    for cell in cells:
+        words = "" if len(cells) == 1 else f"-{cell.environment}-{cell.num_envs}-envs-{cell.n_jobs}-jobs"
+        yield "throughput" + re.sub(r"[^A-Za-z0-9.]+", "-", words), _throughput_figure(cell)
 
 
 def _throughput_figure(cell: CellSummary) -> Figure:
@@ -116,3 +122,10 @@ def _colour(line: Line) -> str:
 
 def _rounded(value: float) -> Any:
     return float(f"{value:.3g}")
+
+
+FIGURES: Mapping[str, Callable[[Recorded], Iterator[tuple[str, Figure]]]] = {
+    "speed": _throughput_figures,
+    "travel": travel_figures,
+}
+"""Yields names and figures, by what the study measures."""

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium
+import tomli_w
 from gymnasium.envs.registration import find_highest_version, parse_env_id
 
 from joblib_envs.envs.registration import register
@@ -89,6 +90,11 @@ class EnvironmentSource:
             return self.target
         return f"{os.path.relpath(file, folder)}:{self._name}"
 
+    def to_table(self, folder: Path | None) -> dict[str, Any]:
+        """Return the table of a study's file in this folder that stands for it."""
+        table: dict[str, Any] = {"id": self.target_from(folder) if folder else self.target}
+        return table | ({"kwargs": _kwargs_to_toml(self.kwargs)} if self.kwargs else {})
+
     @property
     def is_id(self) -> bool:
         """Whether it is made by ``gymnasium.make``, not by calling something in a file."""
@@ -156,6 +162,15 @@ class EnvironmentSource:
             looked = "" if Path(self._path).is_absolute() else f" in {', '.join(map(str, folders))}"
             raise ArgumentError(f"environment {self.target!r}: there is no file {self._path!r}{looked}")
         return found.resolve()
+
+
+def _kwargs_to_toml(kwargs: Mapping[str, Any]) -> Any:
+    """Return a table, or JSON text for values that TOML has no word for (null)."""
+    try:
+        tomli_w.dumps(dict(kwargs))
+    except TypeError:
+        return json.dumps(kwargs)
+    return dict(kwargs)
 
 
 def _import_from_working_directory(target: str) -> None:

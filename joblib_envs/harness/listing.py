@@ -8,6 +8,7 @@ from pathlib import Path
 from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.contenders import all_contenders
 from joblib_envs.harness.study import Study, load_study
+from joblib_envs.harness.travel_methods import METHODS
 
 __all__ = ["list_everything"]
 
@@ -17,6 +18,7 @@ def list_everything(experiments: Path, results: Path) -> list[tuple[str, list[tu
     return [
         ("backends", _backends()),
         ("contenders", [(name, contender.title) for name, contender in all_contenders().items()]),
+        ("methods to copy an environment", [(name, method.title) for name, method in METHODS.items()]),
         (
             f"studies in {experiments}",
             [(path.stem, _question(path)) for path in sorted(experiments.glob("*.toml"))],

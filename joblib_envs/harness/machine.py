@@ -15,7 +15,11 @@ import threadpoolctl
 
 __all__ = ["describe_machine"]
 
-PACKAGES = ("joblib-envs", "gymnasium", "joblib", "numpy", "cloudpickle", "scipy", "pandas")
+PACKAGES = (
+    "joblib-envs", "gymnasium", "joblib", "numpy", "cloudpickle", "scipy", "pandas",
+    "mujoco", "ale-py", "box2d", "minigrid", "gymnasium-robotics", "highway-env", "panda-gym",
+)  # fmt: skip
+"""Those that are installed are named with their versions."""
 
 
 def describe_machine() -> dict[str, Any]:

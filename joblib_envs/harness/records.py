@@ -18,11 +18,18 @@ Send = Callable[..., None]
 
 
 class Metric:
-    """The names of what is measured; each says its unit."""
+    """The names of what is measured; each says its unit.
+
+    A state's ``payload_bytes`` travel each time, its ``shared_bytes`` once for each worker.
+    """
 
     THROUGHPUT = "env_steps_per_s"
     START_UP = "start_up_s"
     CALL = "empty_call_s"
+    COPY = "copy_s"
+    RESTORE = "restore_s"
+    PAYLOAD = "payload_bytes"
+    SHARED = "shared_bytes"
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class Judgement:
     Attributes:
         verdict: The one word.
         reason: One line for a reader; empty for ``correct``.
-        at: The call in which it differed, failed or hung, such as ``"step 3"``.
+        at: The call in which it differed, failed or hung, such as ``"step 3"``; of a copy, the
+            moments at which it was made, such as ``"reset, end"``.
         step: The number of that step, counted from 1; None before the first.
         env_index: The first sub-environment that differs.
         field: What differs: ``observations``, ``rewards``, ``infos['speed']`` ...
@@ -69,7 +77,7 @@ class Sample:
     """One raw measurement.
 
     Attributes:
-        contender: The contender's name.
+        contender: The contender's name, or that of the method by which states travel.
         metric: One of :class:`Metric`.
         value: The measurement in the metric's unit.
         round: The round it belongs to, from 0.

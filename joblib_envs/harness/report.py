@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,7 @@ from joblib_envs.harness.recommendation import ratio_words, recommend
 from joblib_envs.harness.results import Recorded
 from joblib_envs.harness.study import Study
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, summarise
+from joblib_envs.harness.travel_report import print_travel, travel_as_json
 
 __all__ = ["console_on", "print_results", "results_as_json"]
 
@@ -36,6 +37,16 @@ def console_on(*, stderr: bool) -> Console:
 
 
 def print_results(recorded: Recorded, console: Console) -> None:
+    """Print the tables of a study's results, the reasons below, and what follows from them."""
+    PRINTERS[recorded.study.measure](recorded, console)
+
+
+def results_as_json(recorded: Recorded) -> dict[str, Any]:
+    """Return everything that is printed, ready for JSON."""
+    return AS_JSON[recorded.study.measure](recorded)
+
+
+def _print_speed(recorded: Recorded, console: Console) -> None:
     """Print each cell's table, the reasons below it, and what to use."""
     for cell in summarise(recorded):
         if cell.fault:
@@ -51,8 +62,7 @@ def print_results(recorded: Recorded, console: Console) -> None:
             console.print(escape("\n".join(f"    {row}" for row in code.splitlines())), highlight=False, soft_wrap=True)
 
 
-def results_as_json(recorded: Recorded) -> dict[str, Any]:
-    """Return everything the table shows, ready for JSON."""
+def _speed_as_json(recorded: Recorded) -> dict[str, Any]:
     cells = []
     for cell in summarise(recorded):
         sentence, code = recommend(cell, _source(recorded.study, cell))
@@ -112,3 +122,7 @@ NUMBERS: dict[str, Callable[[Line], str]] = {
     "call\nms": lambda line: f"{line.empty_call_s * 1e3:.2g}" if line.empty_call_s is not None else "",
 }
 """The columns of numbers; empty where something wasn't measured."""
+
+PRINTERS: Mapping[str, Callable[[Recorded, Console], None]] = {"speed": _print_speed, "travel": print_travel}
+AS_JSON: Mapping[str, Callable[[Recorded], dict[str, Any]]] = {"speed": _speed_as_json, "travel": travel_as_json}
+"""What prints and what returns the results, by what the study measures."""

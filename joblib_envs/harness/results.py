@@ -74,7 +74,11 @@ class ResultsFolder:
 
     def add_sample(self, cell: Cell, sample: Sample) -> None:
         """Add a row to ``measurements.csv``."""
-        self._measurements.append(_cell_row(cell) | asdict(sample))
+        self.add_samples(cell, [sample])
+
+    def add_samples(self, cell: Cell, samples: Sequence[Sample]) -> None:
+        """Add rows to ``measurements.csv``, which is written once for all of them."""
+        self._measurements.extend(_cell_row(cell) | asdict(sample) for sample in samples)
         _write_csv(self.path / "measurements.csv", MEASUREMENT_COLUMNS, self._measurements)
 
 

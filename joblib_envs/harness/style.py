@@ -7,7 +7,7 @@ from typing import Any
 
 from joblib_envs.equality import Verdict
 
-__all__ = ["BASELINE_COLOUR", "OTHERS_COLOUR", "OURS_COLOUR", "RC", "VERDICT_LOOKS", "Look"]
+__all__ = ["BASELINE_COLOUR", "CELL_LOOKS", "OTHERS_COLOUR", "OURS_COLOUR", "RC", "VERDICT_LOOKS", "CellLook", "Look"]
 
 # Okabe and Ito's palette.
 OURS_COLOUR, OTHERS_COLOUR, BASELINE_COLOUR = "#0072B2", "#E69F00", "#777777"
@@ -50,4 +50,27 @@ VERDICT_LOOKS = {
     Verdict.UNAVAILABLE: Look("", "#bbbbbb"),
     Verdict.INCOMPLETE: Look("--", "#bbbbbb"),
     Verdict.CORRECT: Look("", "#bbbbbb"),
+}
+
+
+@dataclass(frozen=True)
+class CellLook:
+    """How a verdict is drawn in a heat map: also without colours it is told by its symbol, hatching and word."""
+
+    symbol: str
+    fill: str
+    edge: str
+    ink: str = "black"
+    hatch: str = ""
+
+
+CELL_LOOKS = {
+    Verdict.CORRECT: CellLook("✓", "#cfe4f3", "#cfe4f3"),
+    Verdict.WRONG: CellLook("✗", "#c44e00", "#c44e00", ink="white"),
+    Verdict.RAISES: CellLook("!", "#f7dfa3", "#eecb6e", hatch="/////"),
+    Verdict.REFUSED: CellLook("⊘", "#ececec", "#cccccc", hatch="....."),
+    Verdict.HANGS: CellLook("…", "#f7dfa3", "#eecb6e", hatch="|||||"),
+    Verdict.NOT_REPRODUCIBLE: CellLook("?", "#ffffff", "#b9dccf", hatch="xxxxx"),
+    Verdict.UNAVAILABLE: CellLook("∅", "#ffffff", "#dddddd", ink="#777777"),
+    Verdict.INCOMPLETE: CellLook("~", "#ffffff", "#dddddd", ink="#777777", hatch="-----"),
 }

@@ -204,7 +204,7 @@ def spec_json_of(env: gymnasium.Env[Any, Any]) -> str | None:
         if spec is None:
             return None
         # To compare specs takes a tenth of the time that it takes to write one.
-        known = next((text for other, text in _written if other == spec), None)
+        known = next((text for other, text in tuple(_written) if other == spec), None)
         if known is None:
             known = spec.to_json()
             _written.append((copy.deepcopy(spec), known))
