@@ -14,8 +14,8 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -27,9 +27,10 @@ from joblib_envs.thread_limit import thread_variables
 
 __all__ = [
     "WorkerProcess",
+    "end_at_termination",
     "end_with_parent",
-    "heed_termination",
     "interrupts_ignored",
+    "killed_unless_ended",
     "refuse_while_unpickling",
     "run_in_fresh_process",
     "unpickled",
@@ -236,10 +237,10 @@ def interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        heed_termination()
+        _heed_termination()
 
 
-def heed_termination() -> None:
+def _heed_termination() -> None:
     """Let SIGTERM do in this process what Python believes that it does.
 
     SDL, hence ``pygame.init()``, puts a handler of its own behind Python's back, so that SIGTERM does
@@ -248,6 +249,30 @@ def heed_termination() -> None:
     believed = signal.getsignal(signal.SIGTERM)
     if believed is not None:
         signal.signal(signal.SIGTERM, believed)
+
+
+def end_at_termination() -> None:
+    """Let SIGTERM end this process: a forked worker has its parent's handlers, and nothing to clean up."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def killed_unless_ended(processes: Sequence[Any], timeout_s: float = _STOP_S) -> Iterator[None]:
+    """Kill those of some child processes that haven't ended when the time is over; they are waited for inside."""
+
+    def kill() -> None:
+        for process in processes:
+            if process.exitcode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    timer = threading.Timer(timeout_s, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

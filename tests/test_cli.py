@@ -113,7 +113,7 @@ def test_json_is_all_there_is_on_stdout(folder):
         (["compare", "CartPole-v1", "--n-jobs", "0"], "--n-jobs 0"),
         (["compare", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
         (["compare", "CartPole-v1", "--backend", "carrier_pigeon"], "carrier_pigeon"),
-        (["compare", "CartPole-v1", "--backend", "ray"], "pip install ray"),
+        (["compare", "CartPole-v1", "--backend", "ray"], "register_ray()"),
         (["compare", "CartPole-v1", "--execution", "dreams"], "actors, tasks"),
         (["compare", "CartPole-v1", "--colour"], "--colour"),
         (["run", "nowhere.toml"], "nowhere.toml"),

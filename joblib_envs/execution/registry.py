@@ -33,7 +33,7 @@ from joblib_envs.execution.clusters import ClusterTasks, cluster_tasks
 from joblib_envs.execution.hosts import ProcessHost, ThreadHost
 from joblib_envs.execution.protocol import BatchPlan, Execution
 from joblib_envs.execution.tasks import Tasks
-from joblib_envs.processes import heed_termination
+from joblib_envs.processes import end_at_termination, killed_unless_ended
 
 __all__ = [
     "BACKENDS",
@@ -71,8 +71,12 @@ class _WaitingThreads(_Waiting, ThreadingBackend):  # type: ignore[misc]
 
 class _WaitingPool(_Waiting, MultiprocessingBackend):  # type: ignore[misc]
     def configure(self, *args: Any, **kwargs: Any) -> Any:
-        # Also for a worker that never gets a task.
-        return super().configure(*args, **{"initializer": heed_termination, **self.backend_kwargs, **kwargs})
+        return super().configure(*args, **{"initializer": end_at_termination, **self.backend_kwargs, **kwargs})
+
+    def terminate(self) -> None:
+        # A pool waits for ever for a worker that SIGTERM doesn't end, since native code handles it.
+        with killed_unless_ended([] if self._pool is None else list(self._pool._pool)):
+            super().terminate()
 
     def retrieve_result(self, out: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
         workers = self._workers()
