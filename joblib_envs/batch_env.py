@@ -147,7 +147,7 @@ class BatchEnv(BatchStates):
         self._setup = BatchSetup(
             source, self.autoreset_mode, observation_mode, copy, state_method, probe, chosen.num_threads, where
         )
-        self._factories = source.factories if state_method == "capture" else self._journaled_factories()
+        self._factories = source.factories if state_method == "capture" else source.journaled().factories
         options = CaptureOptions()
         if chosen.state_travels:
             options = self._capture_options(

@@ -21,7 +21,7 @@ from joblib_envs.rows import Array
 from joblib_envs.shard import EnvFactory, Reply, Request
 from joblib_envs.state.env_state import EnvState, Situation, check_versions
 from joblib_envs.state.pickling import CaptureOptions
-from joblib_envs.state.probe import replay_hint, require_travelling_state, resets_suffice
+from joblib_envs.state.probe import replay_hint, require_travelling_state
 
 __all__ = ["BatchStates"]
 
@@ -127,14 +127,6 @@ class BatchStates(VectorEnv[Any, Any, Array]):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle the whole batch, as ``save`` does; the other side builds workers of its own."""
         return _unpickled_batch, (type(self), self._packed("pickling"))
-
-    def _journaled_factories(self) -> tuple[EnvFactory, ...]:
-        """Return factories whose environments keep journals, which may be cut where that is proven to make no odds."""
-        source = self._setup.source
-        journaled = source.journaled().factories
-        if self._setup.probe and resets_suffice(packed_factories(journaled), self._setup.num_threads):
-            return source.journaled(cuts=True).factories
-        return journaled
 
     def _capture_options(self, purpose: str, remedy: str) -> CaptureOptions:
         """Return the way of pickling that is right for the environments, proven once."""

@@ -54,11 +54,8 @@ class EnvSource:
     factories: tuple[EnvFactory, ...]
     spec: EnvSpec | None = None
 
-    def journaled(self, *, cuts: bool = False) -> EnvSource:
+    def journaled(self) -> EnvSource:
         """Return factories whose environments keep a journal of all that is done with them.
-
-        Args:
-            cuts: Whether a reset with a seed ends what was before it.
 
         Raises:
             UnpicklableError: One can't be pickled, hence not be a part of a journal.
@@ -67,7 +64,7 @@ class EnvSource:
         packed = {
             id(factory): packed_factories([factory])[0] for factory in {id(f): f for f in self.factories}.values()
         }
-        made = {key: functools.partial(journaled, data, cuts=cuts) for key, data in packed.items()}
+        made = {key: functools.partial(journaled, data) for key, data in packed.items()}
         return replace(self, factories=tuple(made[id(factory)] for factory in self.factories))
 
 

@@ -17,7 +17,7 @@ from joblib_envs.state.adapters import StateAdapter, generation, registered, tak
 from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.state.trial import Proof, arrive_all, depart_all
 
-__all__ = ["prove", "replay_hint", "require_travelling_state", "resets_suffice"]
+__all__ = ["prove", "replay_hint", "require_travelling_state"]
 
 _TIMEOUT_S = 120.0
 
@@ -55,11 +55,6 @@ def require_travelling_state(
                 f"{purpose.format(label)}, and its state can't be trusted to survive that: {proof.reason}. {remedy}"
             )
     return ways[0] if ways else CaptureOptions()
-
-
-def resets_suffice(packed_factories: Iterable[bytes], num_threads: int) -> bool:
-    """Tell whether it was proven for all of some journaled environments that a reset with a seed ends their history."""
-    return all(proof.reset_suffices for proof in prove(list(packed_factories), num_threads))
 
 
 def replay_hint(state_method: str) -> str:

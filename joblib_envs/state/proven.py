@@ -11,10 +11,11 @@ from joblib_envs.equality import Verdict
 from joblib_envs.errors import ArgumentTypeError, StateCannotTravelError
 from joblib_envs.factories import packed_factories, source_of
 from joblib_envs.state import probe
+from joblib_envs.state.driving import layers_of
 from joblib_envs.state.env_state import EnvState, check_versions, checked_state, spec_json_of
 from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.state.snapshot import captured_state, restored_env
-from joblib_envs.state.trial import Proof, layers_of
+from joblib_envs.state.trial import Proof
 
 __all__ = ["UnprovenStateWarning", "capture", "restore"]
 

@@ -1,0 +1,231 @@
+"""What an environment is put through when its state is tried, and what is seen of it.
+
+A *trace* is a tuple of what the calls returned, in order, or of how they raised.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import cloudpickle
+import gymnasium
+
+from joblib_envs.equality import bit_equal
+from joblib_envs.state.journal import JournaledEnv
+
+__all__ = [
+    "Path",
+    "can_be_reset",
+    "close_all",
+    "go_on",
+    "has_raised",
+    "layers_of",
+    "run_into_an_episode",
+    "run_to_an_end",
+    "sampled_actions",
+    "seeded_resets",
+    "tried",
+    "varying_infos",
+    "whole_run",
+    "without",
+]
+
+_SEED = 20_261
+_STEPS_BEFORE = 24
+_STEPS_AFTER = 32
+_RESET_TRIES = 3
+_DEEPEST_INFO = 8
+"""How far down an info is looked through key by key: one that holds itself has no bottom."""
+_BUDGET_S = 10.0
+_RUNS = 50
+"""How often the steps after a moment are made in all, about."""
+
+Path: TypeAlias = tuple[Any, ...]
+"""The keys that lead to an entry of an info."""
+
+
+def layers_of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    """Name the types of an environment's wrappers and of itself, the outermost first."""
+    names = []
+    while True:
+        names.append(f"{type(env).__module__}.{type(env).__qualname__}")
+        if not isinstance(env, gymnasium.Wrapper):
+            return tuple(names)
+        env = env.env
+
+
+def sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
+    """Sample the actions, fewer where a step is slow, after one step that tells how slow."""
+    env.action_space.seed(_SEED)
+    started = time.perf_counter()
+    tried(env.reset, seed=_SEED)
+    _stepped(env, env.action_space.sample())
+    cost_s = time.perf_counter() - started
+    if isinstance(env, JournaledEnv):
+        cost_s *= _STEPS_AFTER  # each trip makes the steps before it again
+    affordable = int(_BUDGET_S / max(cost_s * _RUNS, 1e-9))
+    num_before = max(2, min(_STEPS_BEFORE, affordable))
+    num_after = max(2, min(_STEPS_AFTER, affordable))
+    return [env.action_space.sample() for _ in range(num_before + 2 * num_after)], num_before
+
+
+def whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any, ...]:
+    """Reset with the seed, then go on."""
+    resets = seeded_resets(env)
+    # After a reset that raised, an environment may draw from a generator that nobody seeded.
+    return resets if has_raised(resets[-1]) else (*resets, *go_on(env, actions, ended=False))
+
+
+def seeded_resets(env: gymnasium.Env[Any, Any]) -> tuple[Any, ...]:
+    """Reset with the seed, again where that raises; the last result tells whether it worked."""
+    resets = [tried(env.reset, seed=_SEED)]
+    while has_raised(resets[-1]) and len(resets) < _RESET_TRIES:
+        resets.append(tried(env.reset, seed=_SEED))
+    return tuple(resets)
+
+
+def go_on(
+    env: gymnasium.Env[Any, Any],
+    actions: Sequence[Any],
+    *,
+    ended: bool,
+    fresh: bool = False,
+    travel: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
+) -> tuple[Any, ...]:
+    """Step, with a reset without a seed after each end and once in the middle; last, resets of both kinds.
+
+    Args:
+        env: The environment.
+        actions: What it is given.
+        ended: Whether its episode has ended.
+        fresh: Whether it was never reset.
+        travel: What is done with it before each step.
+    """
+    trace: list[Any] = list(seeded_resets(env)) if fresh else []
+    if trace and has_raised(trace[-1]):
+        return tuple(trace)
+    for number, action in enumerate(actions):
+        env = travel(env)
+        if ended or number == len(actions) // 2:
+            trace.append(tried(env.reset))
+            if has_raised(trace[-1]):
+                return tuple(trace)
+        step, frame = _stepped(env, action)
+        ended = _has_ended(step)
+        trace.extend((step, frame))
+    env = travel(env)
+    trace.append(tried(env.reset))
+    env = travel(env)
+    trace.append(tried(env.reset, seed=_SEED + 1))
+    return tuple(trace)
+
+
+def _stepped(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, Any]:
+    """Step, and draw the frame if there is one to be had: drawing may bring what can't be pickled."""
+    step = tried(env.step, copy.deepcopy(action))  # which it may keep or change
+    return step, (tried(env.render) if env.render_mode not in (None, "human") else None,)
+
+
+def tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a call returns, or how it raised, which a faithful copy does alike.
+
+    A snapshot, since the environment may reuse its buffers.
+    """
+    try:
+        returned = call(*args, **kwargs)
+    except (Exception, SystemExit) as error:
+        return "raised", type(error).__name__, str(error)
+    return pickle.loads(cloudpickle.dumps(returned))
+
+
+def varying_infos(traces: Sequence[tuple[Any, ...]]) -> frozenset[Path]:
+    """Find the info entries in which an environment differs from itself, such as times of the clock.
+
+    They can't be promised to anybody, and say nothing about a copy.
+    """
+    varying: set[Path] = set()
+    for trace in traces[1:]:
+        for one, other in zip(traces[0], trace, strict=False):
+            if isinstance(one[-1], dict) and isinstance(other[-1], dict):
+                varying.update(_differing_paths(one[-1], other[-1], ()))
+    return frozenset(varying)
+
+
+def _differing_paths(one: dict[Any, Any], other: dict[Any, Any], above: Path) -> Iterator[Path]:
+    for key in one.keys() | other.keys():
+        if key not in one or key not in other:
+            yield (*above, key)
+        elif isinstance(one[key], dict) and isinstance(other[key], dict) and len(above) < _DEEPEST_INFO:
+            yield from _differing_paths(one[key], other[key], (*above, key))
+        elif not bit_equal(one[key], other[key]):
+            yield (*above, key)
+
+
+def without(trace: tuple[Any, ...], varying: frozenset[Path]) -> tuple[Any, ...]:
+    """Return a trace without the info entries that vary by themselves."""
+    if not varying:
+        return trace
+    return tuple((*step[:-1], _pruned(step[-1], varying, ())) if isinstance(step[-1], dict) else step for step in trace)
+
+
+def _pruned(info: dict[Any, Any], varying: frozenset[Path], above: Path) -> dict[Any, Any]:
+    return {
+        key: _pruned(value, varying, (*above, key)) if isinstance(value, dict) and len(above) < _DEEPEST_INFO else value
+        for key, value in info.items()
+        if (*above, key) not in varying
+    }
+
+
+def can_be_reset(trace: tuple[Any, ...]) -> bool:
+    """Tell whether a whole run got beyond its resets."""
+    return len(trace) != _RESET_TRIES or not has_raised(trace[-1])
+
+
+def has_raised(step: Any) -> bool:
+    """Tell whether an entry of a trace is an exception."""
+    return len(step) == 3
+
+
+def _has_ended(step: Any) -> bool:
+    return has_raised(step) or bool(step[2] or step[3])
+
+
+def run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int) -> bool:
+    """Step at least so often, and on until an episode is under way; False where they all last one step."""
+    ended = has_raised(seeded_resets(env)[-1])
+    for number in range(num_steps + len(actions)):
+        if ended and has_raised(tried(env.reset)):
+            return False
+        ended = _has_ended(_stepped(env, actions[number % len(actions)])[0])
+        if number + 1 >= num_steps and not ended:
+            return True
+    return False
+
+
+def run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any], most_steps: int | None = None) -> int | None:
+    """Step until an episode ends; return after how many steps, or None where it doesn't within the time."""
+    if has_raised(tried(env.reset)):
+        return None
+    give_up = time.perf_counter() + _BUDGET_S / 5
+    number = 0
+    while number < 1000 if most_steps is None else number < most_steps:
+        step = tried(env.step, copy.deepcopy(actions[number % len(actions)]))
+        number += 1
+        if _has_ended(step):
+            return number
+        if most_steps is None and time.perf_counter() > give_up:
+            break
+    return None
+
+
+def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    """Close throw-away instances."""
+    for env in envs:
+        try:
+            env.close()
+        except Exception:  # what a throw-away instance does when closed is nobody's concern
+            continue
