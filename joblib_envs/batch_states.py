@@ -179,7 +179,7 @@ class BatchStates(VectorEnv[Any, Any, Array]):
             raise first.as_cause()
         mask = [state is not None for state in staged]
         self._ask([Request("adopt", (mask[s.start : s.stop],)) for s in shards])
-        self._readiness.after_set_state({index: Situation.of(state) for index, state in given.items()})
+        self._readiness.after_set_state(given)
         return self._observations()
 
     def _packed(self, what: str) -> bytes:

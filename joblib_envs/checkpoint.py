@@ -19,7 +19,7 @@ import cloudpickle
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-from joblib_envs.errors import ArgumentTypeError, StateFormatError
+from joblib_envs.errors import ArgumentError, ArgumentTypeError, StateFormatError
 from joblib_envs.factories import EnvSource, pack_by_value
 from joblib_envs.state import container
 from joblib_envs.state.env_state import EnvState, check_versions
@@ -97,9 +97,19 @@ def unpack_batch(data: bytes, what: str) -> tuple[BatchSetup, list[EnvState], di
 
 
 def write_file(path: Any, data: bytes) -> None:
-    """Write a file whole or not at all: a file of that name is replaced when the new one is on the disk."""
-    target = _checked_path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    """Write a file whole or not at all: a file of that name is replaced when the new one is on the disk.
+
+    Raises:
+        ArgumentError: There is something of that name that is no file.
+        OSError: It can't be written; a file that was there is as it was.
+    """
+    target = Path(os.path.realpath(_checked_path(path)))  # what a link leads to, not the link
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"path={os.fspath(path)!r} is no file but a folder or a device: give the name of a file")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise type(error)(error.errno, f"{error.strerror}, when a file was to be made beside it", str(target)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -121,6 +131,8 @@ def read_file(path: Any) -> bytes:
 def _checked_path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path={path!r} must be the path of a file, as a string or a pathlib.Path")
+    if not os.fspath(path):
+        raise ArgumentError("path is empty: give the name of a file")
     return Path(path)
 
 

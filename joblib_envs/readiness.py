@@ -10,13 +10,14 @@ from gymnasium.vector import AutoresetMode
 from joblib_envs.errors import ArgumentError, EpisodeOverError, ResetNeededError
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Array, Rows
-from joblib_envs.state.env_state import Situation
+from joblib_envs.state.env_state import EnvState, Situation
 
 __all__ = ["Readiness"]
 
 _FAILED = "raised an exception"
 _INTERRUPTED = "was in a call that was interrupted"
 _ENDED = "has ended its episode, and autoreset is disabled"
+_PENDING = "has ended its episode in a batch whose next step would have reset it"
 
 
 class Readiness:
@@ -29,6 +30,7 @@ class Readiness:
 
     def __init__(self, num_envs: int, autoreset_mode: AutoresetMode) -> None:
         self._user_resets = autoreset_mode is AutoresetMode.DISABLED
+        self._resets_next = autoreset_mode is AutoresetMode.NEXT_STEP
         self._needs: dict[int, str] = {}
         # Whether these may step is for the environments to say, as in Gymnasium: a factory may
         # have reset its environment, and OrderEnforcing raises where none did.
@@ -98,12 +100,15 @@ class Readiness:
         """Tell whether there is an observation of a sub-environment."""
         return index not in self._unobserved
 
-    def after_set_state(self, situations: Mapping[int, Situation]) -> None:
+    def after_set_state(self, states: Mapping[int, EnvState]) -> None:
         """Note that sub-environments are where others were."""
-        for index, situation in situations.items():
+        for index, state in states.items():
+            situation = Situation.of(state)
             self._needs.pop(index, None)
             if situation.needs_reset is not None:
                 self._needs[index] = situation.needs_reset
+            elif state.reset_pending and not self._resets_next:
+                self._needs[index] = _PENDING
             if situation.observation is None:
                 self._unobserved.add(index)
             else:

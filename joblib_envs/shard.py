@@ -23,8 +23,9 @@ from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactor
 from joblib_envs.failures import Failure
 from joblib_envs.infos import own_info
 from joblib_envs.rows import Rows
-from joblib_envs.state.env_state import EnvState, Situation, checked_state
-from joblib_envs.state.journal import keeping_its_journal
+from joblib_envs.state.driving import layers_of
+from joblib_envs.state.env_state import EnvState, Situation, checked_state, spec_json_of
+from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
 from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.state.snapshot import captured_state, restored_env
 
@@ -291,7 +292,8 @@ class Shard:
         for row, (env, state) in self._staged.items():
             _close_quietly(self.envs[row])
             self.envs[row] = env
-            self._reset_pending[row] = state.reset_pending
+            # In the other modes a reset is the user's to make; the batch says so.
+            self._reset_pending[row] = state.reset_pending and self.autoreset_mode is AutoresetMode.NEXT_STEP
             rows.clear(row)
             situation = Situation.of(state)
             if situation.observation is not None:
@@ -331,19 +333,34 @@ def _in_place_of(env: gymnasium.Env[Any, Any], state: EnvState) -> gymnasium.Env
     """Make an environment from a state, if it can stand where another one does.
 
     Raises:
-        ArgumentError: Its spaces are others.
+        ArgumentError: It was made otherwise: by another spec, with other wrappers, with other spaces.
         StateFormatError: It can't be unpickled here.
     """
-    restored = restored_env(checked_state(state))
-    for name in ("observation_space", "action_space"):
-        wanted, got = getattr(env, name), getattr(restored, name)
+    own_spec = spec_json_of(env)
+    if None not in (own_spec, checked_state(state).spec_json) and own_spec != state.spec_json:
+        raise _made_otherwise("its spec", state.spec_json, own_spec)
+    restored = restored_env(state)
+    for what, of in (
+        ("its layers", _layers),
+        ("its observation_space", lambda each: each.observation_space),
+        ("its action_space", lambda each: each.action_space),
+    ):
+        wanted, got = of(env), of(restored)
         if wanted != got:
             _close_quietly(restored)
-            raise ArgumentError(
-                f"the state is of another environment: its {name} is {got}, and the batch's is {wanted}. Give states "
-                f"of environments with equal spaces"
-            )
+            raise _made_otherwise(what, got, wanted)
     return keeping_its_journal(restored, state, like=env)
+
+
+def _layers(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    return layers_of(env.env if isinstance(env, JournaledEnv) else env)
+
+
+def _made_otherwise(what: str, got: Any, wanted: Any) -> ArgumentError:
+    return ArgumentError(
+        f"the state is of another environment: {what} is {got}, and the batch's is {wanted}. Give states of "
+        f"environments that were made in the same way"
+    )
 
 
 def _close_quietly(env: gymnasium.Env[Any, Any]) -> None:

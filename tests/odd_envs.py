@@ -261,3 +261,57 @@ class LockedEnv(CountingEnv):
     def __setstate__(self, state):
         self.__dict__.update(state)
         self.lock = threading.Lock()
+
+
+class FreeCellsEnv(CountingEnv):
+    """Go to a cell that is drawn from a list of a set, whose order no pickle keeps."""
+
+    def reset(self, *, seed=None, options=None):
+        self.free, self.cell = {(x, y) for x in range(6) for y in range(6)}, (9, 9)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        cells = list(self.free)
+        cell = cells[int(self.np_random.integers(len(cells)))]
+        self.free.discard(cell)
+        self.free.add(self.cell)
+        self.cell = cell
+        return observation, float(cell[0] * 10 + cell[1]), *rest
+
+
+class VisitedCellsEnv(CountingEnv):
+    """Pay for what a set doesn't hold yet: in which order it gives its elements makes no difference."""
+
+    def reset(self, *, seed=None, options=None):
+        self.visited = set()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        cell = int(self.np_random.integers(30))
+        is_new = cell not in self.visited
+        self.visited.add(cell)
+        return observation, float(is_new), *rest
+
+
+class LateForgettingEnv(CountingEnv):
+    """Show after many steps only that a part of it forgets when it is pickled."""
+
+    def __init__(self, shown_after=100):
+        super().__init__(episode_length=10_000)
+        self.shown_after = shown_after
+        self.memory = _Forgetful()
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        self.memory.total += 1
+        return observation, float(self.memory.total * (int(observation) > self.shown_after)), *rest
+
+
+class _Forgetful:
+    def __init__(self):
+        self.total = 0
+
+    def __getstate__(self):
+        return {"total": 0}

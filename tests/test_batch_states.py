@@ -281,6 +281,45 @@ def test_a_state_of_another_environment_is_refused_and_nothing_changes(backend):
         assert envs.step([0] * 3)[0].tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (partial(gymnasium.make, "CartPole-v1", sutton_barto_reward=True), "spec"),
+        (partial(gymnasium.make, "CartPole-v1", max_episode_steps=3), "spec"),
+        (lambda: Untimed(gymnasium.make("CartPole-v1")), "spec|layers"),
+    ],
+    ids=["arguments", "time limit", "wrapper"],
+)
+def test_a_state_of_an_environment_that_was_made_otherwise_is_refused(backend, other, what):
+    with make_batch(SEQUENTIAL, other, 1) as others, make_batch(backend, "CartPole-v1", 2) as envs:
+        others.reset(seed=0)
+        envs.reset(seed=0)
+
+        with pytest.raises(ArgumentError, match=f"of another environment: its ({what})"):
+            envs.set_state(others.get_state()[0])
+
+
+class Untimed(gymnasium.Wrapper):
+    """Has equal spaces."""
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_a_pending_autoreset_is_the_users_to_make_where_the_next_step_would_not(backend, mode):
+    with (
+        counting_batch(SEQUENTIAL, 2, episode_length=1) as first,
+        counting_batch(backend, 2, episode_length=1, autoreset_mode=mode) as second,
+    ):
+        first.reset(seed=0)
+        first.step([0, 0])
+        second.reset(seed=0)
+
+        second.set_state(first.get_state()[0], 1)
+
+        with pytest.raises(ResetNeededError) as error:
+            second.step([0, 0])
+        assert error.value.env_indices == (1,)
+
+
 def test_a_state_that_cannot_be_unpickled_is_refused_and_nothing_changes(backend):
     with counting_batch(backend, 2) as envs:
         envs.reset(seed=0)
@@ -494,6 +533,22 @@ def test_files_that_are_no_whole_batch_are_refused(tmp_path):
 def test_a_path_must_be_one(path):
     with started(SEQUENTIAL, CountingEnv) as envs, pytest.raises(ArgumentTypeError, match="path"):
         envs.save(path)
+
+
+def test_only_files_are_replaced_and_links_lead_to_them(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with started(SEQUENTIAL, CountingEnv) as envs:
+        envs.save(tmp_path / "link")
+
+        for path, message in ((tmp_path / "folder", "no file"), (os.devnull, "no file"), ("", "empty")):
+            with pytest.raises(ArgumentError, match=message):
+                envs.save(path)
+        with pytest.raises(FileNotFoundError, match="nowhere/file"):
+            envs.save(tmp_path / "nowhere" / "file")
+
+    assert (tmp_path / "link").is_symlink()
+    BatchEnv.load(tmp_path / "file").close()
 
 
 def test_a_file_that_is_not_there_is_told_as_usual(tmp_path):

@@ -401,7 +401,8 @@ def _guarded(function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
         return True, function(*args)
     except Exception as error:
         cannot = UnpicklableError(
-            f"an environment or an argument can't be unpickled in a worker: {type(error).__name__}: {error}"
+            f"an environment or an argument can't be pickled or unpickled in a worker: {type(error).__name__}: "
+            f"{error}. Use execution='actors', where environments stay in their workers"
         )
         return False, cannot
 

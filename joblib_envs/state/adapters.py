@@ -77,7 +77,7 @@ def register_state_adapter(kind: type | str, adapter: StateAdapter) -> None:
         ...         self.total = total
         >>> register_state_adapter(Handle, lambda handle, departure: (Handle, (handle.total,)))
     """
-    if not isinstance(kind, type | str):
+    if not isinstance(kind, type | str) or (isinstance(kind, str) and "." not in kind.strip(".")):
         raise ArgumentTypeError(f"kind={kind!r} must be a type, or its name as in 'my_simulator.World'")
     if not callable(adapter):
         raise ArgumentTypeError(

@@ -22,6 +22,7 @@ __all__ = [
     "can_be_reset",
     "close_all",
     "go_on",
+    "has_ended",
     "has_raised",
     "layers_of",
     "run_into_an_episode",
@@ -44,6 +45,11 @@ _BUDGET_S = 10.0
 _RUNS = 50
 """How often the steps after a moment are made in all, about."""
 
+_NUM_LONG = 6
+_LONG_STEPS = 240
+_HELD = 8
+_LONG_BUDGET_S = 3.0
+
 Path: TypeAlias = tuple[Any, ...]
 """The keys that lead to an entry of an info."""
 
@@ -58,8 +64,13 @@ def layers_of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
         env = env.env
 
 
-def sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
-    """Sample the actions, fewer where a step is slow, after one step that tells how slow."""
+def sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int, list[list[Any]]]:
+    """Sample the actions, fewer where a step is slow, after one step that tells how slow.
+
+    Returns:
+        The actions; how many of them come before a moment; and those of some longer runs, in half
+        of which each action is held for a while. There are none of these where a step is slow.
+    """
     env.action_space.seed(_SEED)
     started = time.perf_counter()
     tried(env.reset, seed=_SEED)
@@ -70,7 +81,18 @@ def sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int]:
     affordable = int(_BUDGET_S / max(cost_s * _RUNS, 1e-9))
     num_before = max(2, min(_STEPS_BEFORE, affordable))
     num_after = max(2, min(_STEPS_AFTER, affordable))
-    return [env.action_space.sample() for _ in range(num_before + 2 * num_after)], num_before
+    actions = [env.action_space.sample() for _ in range(num_before + 2 * num_after)]
+    long = min(_LONG_STEPS, int(_LONG_BUDGET_S / max(cost_s * _NUM_LONG * 3, 1e-9)))
+    if long < _LONG_STEPS // 4:
+        return actions, num_before, []
+    held = (1, _HELD) * (_NUM_LONG // 2)
+    return actions, num_before, [_sampled(env, long, each) for each in held]
+
+
+def _sampled(env: gymnasium.Env[Any, Any], number: int, held: int) -> list[Any]:
+    """Sample actions, each of which is given some times."""
+    different = [env.action_space.sample() for _ in range(-(-number // held))]
+    return [different[index // held] for index in range(number)]
 
 
 def whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any, ...]:
@@ -80,11 +102,11 @@ def whole_run(env: gymnasium.Env[Any, Any], actions: Sequence[Any]) -> tuple[Any
     return resets if has_raised(resets[-1]) else (*resets, *go_on(env, actions, ended=False))
 
 
-def seeded_resets(env: gymnasium.Env[Any, Any]) -> tuple[Any, ...]:
+def seeded_resets(env: gymnasium.Env[Any, Any], layout: int = 0) -> tuple[Any, ...]:
     """Reset with the seed, again where that raises; the last result tells whether it worked."""
-    resets = [tried(env.reset, seed=_SEED)]
+    resets = [tried(env.reset, seed=_SEED + layout)]
     while has_raised(resets[-1]) and len(resets) < _RESET_TRIES:
-        resets.append(tried(env.reset, seed=_SEED))
+        resets.append(tried(env.reset, seed=_SEED + layout))
     return tuple(resets)
 
 
@@ -94,6 +116,7 @@ def go_on(
     *,
     ended: bool,
     fresh: bool = False,
+    resets: bool = True,
     travel: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
 ) -> tuple[Any, ...]:
     """Step, with a reset without a seed after each end and once in the middle; last, resets of both kinds.
@@ -103,6 +126,7 @@ def go_on(
         actions: What it is given.
         ended: Whether its episode has ended.
         fresh: Whether it was never reset.
+        resets: Whether it is reset in the middle; else only where an episode has ended.
         travel: What is done with it before each step.
     """
     trace: list[Any] = list(seeded_resets(env)) if fresh else []
@@ -110,12 +134,12 @@ def go_on(
         return tuple(trace)
     for number, action in enumerate(actions):
         env = travel(env)
-        if ended or number == len(actions) // 2:
+        if ended or (resets and number == len(actions) // 2):
             trace.append(tried(env.reset))
             if has_raised(trace[-1]):
                 return tuple(trace)
         step, frame = _stepped(env, action)
-        ended = _has_ended(step)
+        ended = has_ended(step)
         trace.extend((step, frame))
     env = travel(env)
     trace.append(tried(env.reset))
@@ -190,7 +214,8 @@ def has_raised(step: Any) -> bool:
     return len(step) == 3
 
 
-def _has_ended(step: Any) -> bool:
+def has_ended(step: Any) -> bool:
+    """Tell whether a step raised or ended its episode."""
     return has_raised(step) or bool(step[2] or step[3])
 
 
@@ -200,7 +225,7 @@ def run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], nu
     for number in range(num_steps + len(actions)):
         if ended and has_raised(tried(env.reset)):
             return False
-        ended = _has_ended(_stepped(env, actions[number % len(actions)])[0])
+        ended = has_ended(_stepped(env, actions[number % len(actions)])[0])
         if number + 1 >= num_steps and not ended:
             return True
     return False
@@ -215,7 +240,7 @@ def run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any], most_ste
     while number < 1000 if most_steps is None else number < most_steps:
         step = tried(env.step, copy.deepcopy(actions[number % len(actions)]))
         number += 1
-        if _has_ended(step):
+        if has_ended(step):
             return number
         if most_steps is None and time.perf_counter() > give_up:
             break

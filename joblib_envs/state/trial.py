@@ -10,6 +10,7 @@ difference, also those that show only at an episode's boundary.
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,21 +27,39 @@ from joblib_envs.state.driving import (
     can_be_reset,
     close_all,
     go_on,
+    has_ended,
     has_raised,
     layers_of,
     run_into_an_episode,
     run_to_an_end,
     sampled_actions,
     seeded_resets,
+    tried,
     varying_infos,
     whole_run,
     without,
 )
 from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, culprit, restored
+from joblib_envs.state.reordering import may_hold_sets, restored_in_another_order
 
 __all__ = ["Proof", "arrive_all", "depart_all"]
 
 _NUM_CONTROLS = 3
+
+
+class _Trip(enum.Enum):
+    """How a copy is tried; the value follows the words that say when it was pickled."""
+
+    ONCE = ""
+    EACH_STEP = " and again after each step"
+    OTHER_ORDER = ", whose sets give their elements in another order,"
+
+    @property
+    def blame(self) -> str:
+        """What a difference means."""
+        if self is _Trip.OTHER_ORDER:
+            return "what it does depends on the order of a set, which no other process keeps"
+        return "the copy lacks state"
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,7 @@ class _Moment:
         pickles: The environment, in each way that might be right.
         ended: Whether its episode had ended.
         fresh: Whether it was never reset.
+        is_long: Whether it goes on for long, without a reset in the middle, and without travelling anew.
         actions: What it is given from there on.
         trace: What the twin answered.
     """
@@ -95,6 +115,7 @@ class _Moment:
     pickles: tuple[_Pickle, ...]
     ended: bool
     fresh: bool
+    is_long: bool
     actions: tuple[Any, ...]
     trace: tuple[Any, ...]
 
@@ -121,7 +142,7 @@ def _depart(packed_factory: bytes, only: CaptureOptions | None) -> Proof | bytes
         except (Exception, SystemExit):  # building the batch will meet the same and say it better
             return Proof(Verdict.UNAVAILABLE, "it can't be made")
         layers = layers_of(made[0])
-        actions, num_before = sampled_actions(made[0])
+        actions, num_before, long = sampled_actions(made[0])
         controls = [whole_run(env, actions) for env in made[1 : _NUM_CONTROLS + 1]]
         varying = varying_infos(controls)
         known = [without(control, varying) for control in controls]
@@ -132,7 +153,7 @@ def _depart(packed_factory: bytes, only: CaptureOptions | None) -> Proof | bytes
         if not can_be_reset(controls[0]):
             return Proof(Verdict.UNAVAILABLE, "it can't be reset")  # nor can it in the batch, which says why
         moments = _Moments(only, varying)
-        moments.take_all(made[-4:], actions, num_before)
+        moments.take_all(made[-4:], actions, num_before, long)
         if moments.problem is not None:
             return Proof(*moments.problem, layers=layers)
         return cloudpickle.dumps((packed_factory, moments.taken, varying, layers))  # type: ignore[no-any-return]
@@ -158,8 +179,10 @@ class _Moments:
         self.taken: list[_Moment] = []
         self.problem: tuple[Verdict, str] | None = None
 
-    def take_all(self, envs: Sequence[gymnasium.Env[Any, Any]], actions: list[Any], num_before: int) -> None:
-        """Just after make and after a reset, at two ages of an episode, and where one has ended."""
+    def take_all(
+        self, envs: Sequence[gymnasium.Env[Any, Any]], actions: list[Any], num_before: int, long: list[list[Any]]
+    ) -> None:
+        """Just after make and after a reset, at two ages of an episode, where one has ended, and in several layouts."""
         tail = tuple(actions[num_before:])
         self._take("before its first reset", envs[:2], tail, fresh=True)
         pair = envs[2:]
@@ -172,6 +195,10 @@ class _Moments:
         if until_end is not None and self.problem is None:
             run_to_an_end(pair[1], actions, until_end)
             self._take("at the end of an episode", pair, tail, ended=True)
+        for layout, actions_then in enumerate(long, start=1):
+            _in_step(pair, functools.partial(seeded_resets, layout=layout))
+            if _in_step(pair, lambda env: all(not has_ended(tried(env.step, action)) for action in actions[:3])):
+                self._take("early in an episode", pair, tuple(actions_then), is_long=True)
 
     def _take(
         self,
@@ -181,6 +208,7 @@ class _Moments:
         *,
         ended: bool = False,
         fresh: bool = False,
+        is_long: bool = False,
     ) -> None:
         if self.problem is not None:
             return
@@ -191,11 +219,11 @@ class _Moments:
             return
         # The one that was pickled goes on too: an outside simulator that a copy would share has
         # moved by the time the copy steps, and pickling must not have changed anything.
-        trace, after = (go_on(each, actions, ended=ended, fresh=fresh) for each in (twin, env))
+        trace, after = (go_on(each, actions, ended=ended, fresh=fresh, resets=not is_long) for each in (twin, env))
         difference = first_difference(without(trace, self._varying), without(after, self._varying), "step")
         if difference is not None:
             self.problem = (Verdict.WRONG, f"pickling it {name} changes what it does then ({difference})")
-        self.taken.append(_Moment(name, pickles, ended, fresh, actions, trace))
+        self.taken.append(_Moment(name, pickles, ended, fresh, is_long, actions, trace))
 
 
 def _pickled(env: gymnasium.Env[Any, Any], only: CaptureOptions | None) -> tuple[_Pickle, ...]:
@@ -266,8 +294,12 @@ def _problem_of(
         each = _pickle_of(moment, options)
         if each.error:
             return Verdict.RAISES, f"it can't be pickled {moment.name}: {each.error}"
-        for travels in (False, True):
-            problem = _problem_at(moment, each, varying, travels_by=options if travels else None)
+        for trip in _Trip:
+            problem = (
+                None
+                if trip is _Trip.EACH_STEP and moment.is_long
+                else _problem_at(moment, each, varying, options, trip)
+            )
             if problem is not None:
                 return problem
     return None
@@ -281,20 +313,36 @@ def _pickle_of(moment: _Moment, options: CaptureOptions) -> _Pickle:
 
 
 def _problem_at(
-    moment: _Moment, pickled: _Pickle, varying: frozenset[Path], *, travels_by: CaptureOptions | None
+    moment: _Moment, pickled: _Pickle, varying: frozenset[Path], options: CaptureOptions, trip: _Trip
 ) -> tuple[Verdict, str] | None:
     def travel(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-        if travels_by is None:
+        if trip is not _Trip.EACH_STEP:
             return env
-        data, departure = captured(env, travels_by)
+        data, departure = captured(env, options)
         made[:] = [restored(data, departure.shared)]
         return made[0]
 
     made: list[gymnasium.Env[Any, Any]] = []
-    how = f"a copy pickled {moment.name}" + (" and again after each step" if travels_by else "")
+    how = f"a copy pickled {moment.name}{trip.value}"
+    shared = pickled.shared or {}
     try:
-        made.append(restored(pickled.data, pickled.shared or {}))
-        got = go_on(made[0], moment.actions, ended=moment.ended, fresh=moment.fresh, travel=travel)
+        if trip is _Trip.OTHER_ORDER:
+            if not may_hold_sets(pickled.data):
+                return None
+            env, is_other = restored_in_another_order(pickled.data, shared)
+            made.append(env)
+            if not is_other:
+                return None
+        else:
+            made.append(restored(pickled.data, shared))
+        got = go_on(
+            made[0],
+            moment.actions,
+            ended=moment.ended,
+            fresh=moment.fresh,
+            resets=not moment.is_long,
+            travel=travel,
+        )
     except (Exception, SystemExit) as error:
         return Verdict.WRONG, f"{how} raised {type(error).__name__}: {error} where it went on"
     finally:
@@ -307,7 +355,7 @@ def _problem_at(
         return Verdict.WRONG, f"{how} raised {raised[1]}: {raised[2]} where the original went on"
     difference = first_difference(without(moment.trace, varying), without(got, varying), "step")
     if difference is not None:
-        return Verdict.WRONG, f"{how} goes on differently ({difference}), so the pickle drops state"
+        return Verdict.WRONG, f"{how} goes on differently ({difference}), so {trip.blame}"
     return None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from batches import BACKENDS, TRAVELLING, make_batch
 from gymnasium import wrappers
-from odd_envs import ForgettingEnv, LockedEnv, WarningDiaryEnv
+from odd_envs import ForgettingEnv, FreeCellsEnv, LateForgettingEnv, LockedEnv, VisitedCellsEnv, WarningDiaryEnv
 
 from joblib_envs import BatchEnv, StateCannotTravelError, SubEnvError
 from joblib_envs.envs import (
@@ -163,6 +163,21 @@ def test_one_unfaithful_environment_of_several_is_enough_to_refuse():
 
     with pytest.raises(StateCannotTravelError, match="goes on differently"):
         make_batch(TRAVELLING[0], factories, probe=True)
+
+
+@pytest.mark.parametrize(
+    ("env", "verdict", "reason"),
+    [
+        (FreeCellsEnv, Verdict.WRONG, "order of a set"),
+        (VisitedCellsEnv, Verdict.CORRECT, ""),
+        (LateForgettingEnv, Verdict.WRONG, "lacks state"),
+    ],
+)
+def test_what_shows_seldom_or_late_is_looked_for(env, verdict, reason):
+    (proof,) = probe.prove(packed_factories([env]))
+
+    assert proof.verdict is verdict, proof.reason
+    assert reason in proof.reason
 
 
 @pytest.mark.parametrize("backend", TRAVELLING, ids=str)
