@@ -231,20 +231,28 @@ def run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], nu
     return False
 
 
-def run_to_an_end(env: gymnasium.Env[Any, Any], actions: Sequence[Any], most_steps: int | None = None) -> int | None:
-    """Step until an episode ends; return after how many steps, or None where it doesn't within the time."""
+def run_to_an_end(
+    env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int | None = None
+) -> tuple[bool, int]:
+    """Reset, and step until an episode ends.
+
+    Args:
+        env: The environment.
+        actions: What it is given, again and again.
+        num_steps: How many steps a twin has made, which are made again; None: until the time is over.
+
+    Returns:
+        Whether an episode has ended, and after how many steps.
+    """
     if has_raised(tried(env.reset)):
-        return None
+        return False, 0
     give_up = time.perf_counter() + _BUDGET_S / 5
-    number = 0
-    while number < 1000 if most_steps is None else number < most_steps:
-        step = tried(env.step, copy.deepcopy(actions[number % len(actions)]))
-        number += 1
-        if has_ended(step):
-            return number
-        if most_steps is None and time.perf_counter() > give_up:
-            break
-    return None
+    for number in range(1000 if num_steps is None else num_steps):
+        if has_ended(tried(env.step, copy.deepcopy(actions[number % len(actions)]))):
+            return True, number + 1
+        if num_steps is None and time.perf_counter() > give_up:
+            return False, number + 1
+    return False, 1000 if num_steps is None else num_steps
 
 
 def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:

@@ -191,9 +191,9 @@ class _Moments:
         for num_steps, name in ((1, "after one step"), (num_before, "in mid-episode")):
             if _in_step(pair, functools.partial(run_into_an_episode, actions=actions, num_steps=num_steps)):
                 self._take(name, pair, tail)
-        until_end = run_to_an_end(pair[0], actions)
-        if until_end is not None and self.problem is None:
-            run_to_an_end(pair[1], actions, until_end)
+        has_ended_one, num_steps = run_to_an_end(pair[0], actions)
+        run_to_an_end(pair[1], actions, num_steps)
+        if has_ended_one:
             self._take("at the end of an episode", pair, tail, ended=True)
         for layout, actions_then in enumerate(long, start=1):
             _in_step(pair, functools.partial(seeded_resets, layout=layout))

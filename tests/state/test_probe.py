@@ -49,6 +49,9 @@ FAITHFUL = {
     "TimeLimit": lambda: wrappers.TimeLimit(gymnasium.make("Pendulum-v1"), 5),
     "FrameStack": lambda: wrappers.FrameStackObservation(CARTPOLE(), 3),
     "NormalizeObservation": lambda: wrappers.NormalizeObservation(CARTPOLE()),
+    "statistics of an endless episode": lambda: wrappers.NormalizeObservation(
+        gymnasium.make("Pendulum-v1", max_episode_steps=5000)
+    ),
     "NormalizeReward": lambda: wrappers.NormalizeReward(CARTPOLE()),
     "RecordEpisodeStatistics": lambda: wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(CARTPOLE(), 6)),
     "TimeAware": lambda: wrappers.TimeAwareObservation(CARTPOLE()),
