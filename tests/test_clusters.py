@@ -19,11 +19,11 @@ import joblib.parallel
 import numpy as np
 import pytest
 from batches import DEADLINE_S, run_script, wait_until
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from joblib import parallel_config
 from joblib.pool import PicklingPool
 
-from joblib_envs import BatchEnv, SubEnvError, WorkerDiedError
+from joblib_envs import BatchEnv, SubEnvError, WorkerDiedError, check_vector_env
 from joblib_envs.envs import CountingEnv, FailingEnv
 from joblib_envs.equality import first_difference
 
@@ -152,6 +152,17 @@ def test_a_cluster_gives_the_data_of_gymnasium_bit_for_bit(cluster, env_id, num_
     got = play(BatchEnv(env_id, 3, backend=cluster), num_steps)
 
     assert first_difference(wanted, got) is None
+
+
+def test_a_cluster_keeps_the_strict_contract(cluster):
+    check_vector_env(
+        partial(BatchEnv, backend=cluster, probe=False),
+        programs=1,
+        autoreset_modes=[AutoresetMode.NEXT_STEP],
+        environments=["counting", "ez_pickled_counting", "echo[dict]", "infos[coming_and_going]"],
+        strict=True,
+        inner_max_num_threads=1,
+    )
 
 
 def test_a_worker_killed_in_the_middle_of_a_step_changes_nothing(cluster, tmp_path):
