@@ -79,7 +79,7 @@ def unpack_parcel(parcel: Parcel, enclosed: Iterable[Blob]) -> Any | None:
     """In a worker: unpack a value, or return None where a blob is missing."""
     _cellar.keep(enclosed)
     shared = _cellar.find(parcel.keys)
-    return None if shared is None else restored(parcel.data, shared)
+    return None if shared is None else restored(parcel.data, shared, is_private=True)
 
 
 class _Cellar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Mapping
@@ -21,10 +22,15 @@ _NAMES_OF_ARRAYS = {
 """Native types whose arrays environments like to have under names of their own, and what lists those arrays."""
 
 
+@functools.cache
+def _is_native(kind: Any) -> bool:
+    return qualified_name(kind) in _NAMES_OF_ARRAYS
+
+
 def note_natives(attributes: Mapping[str, Any], departure: Departure) -> None:
     """Note the simulators that an environment has, before their arrays are met under other names."""
     for value in attributes.values():
-        if qualified_name(type(value)) in _NAMES_OF_ARRAYS and all(value is not each for each in departure.natives):
+        if _is_native(value.__class__) and all(value is not each for each in departure.natives):
             departure.natives.append(value)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from joblib_envs.errors import StateFormatError
 
-__all__ = ["Blob", "Departure", "Lent", "SpareParts", "arrival", "lend", "shared_blob", "take_spare"]
+__all__ = ["Blob", "Departure", "Lent", "SpareParts", "arrival", "is_private", "lend", "shared_blob", "take_spare"]
 
 
 class Blob:
@@ -132,25 +132,28 @@ class _Arrival(threading.local):
     shared: Mapping[str, Blob] = {}
     spares: SpareParts | None = None
     lent: list[Lent] | None = None
+    is_private = False
 
 
 _arrival = _Arrival()
 
 
 @contextlib.contextmanager
-def arrival(shared: Mapping[str, Blob], spares: SpareParts | None = None) -> Iterator[list[Lent]]:
+def arrival(
+    shared: Mapping[str, Blob], spares: SpareParts | None = None, *, is_private: bool = False
+) -> Iterator[list[Lent]]:
     """Let :func:`shared_blob` and :func:`take_spare` find these, in this thread, while a state is unpickled.
 
     Yields:
         The list of native objects that the state is given.
     """
-    before = _arrival.shared, _arrival.spares, _arrival.lent
+    before = _arrival.shared, _arrival.spares, _arrival.lent, _arrival.is_private
     lent: list[Lent] = []
-    _arrival.shared, _arrival.spares, _arrival.lent = shared, spares, lent
+    _arrival.shared, _arrival.spares, _arrival.lent, _arrival.is_private = shared, spares, lent, is_private
     try:
         yield lent
     finally:
-        _arrival.shared, _arrival.spares, _arrival.lent = before
+        _arrival.shared, _arrival.spares, _arrival.lent, _arrival.is_private = before
 
 
 def shared_blob(key: str) -> Blob:
@@ -177,3 +180,11 @@ def lend(part: Lent) -> None:
     """Say that a native object was given to the state that is being unpickled."""
     if _arrival.lent is not None:
         _arrival.lent.append(part)
+
+
+def is_private() -> bool:
+    """Tell whether nothing of the environment outlives the call for which its state is unpickled.
+
+    Only then may a native object be used again of which views may exist that nobody can count.
+    """
+    return _arrival.is_private

@@ -25,7 +25,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from joblib_envs.state.cargo import Blob, Departure, Lent, lend, shared_blob, take_spare
+from joblib_envs.state.cargo import Blob, Departure, Lent, is_private, lend, shared_blob, take_spare
 
 __all__ = ["all_arrays", "reduce_data", "reduce_model"]
 
@@ -115,10 +115,10 @@ def _blob_of(model: mujoco.MjModel) -> Blob:
     with _lock:
         saved = _scratch[size] = _saved(model, _scratch.get(size))
         known = _known.get(id(model))
-        if known is not None and known[0]() is model and np.array_equal(_words[known[1]], saved):
+        if known is not None and known[0]() is model and _are_equal(_words[known[1]], saved):
             return known[1]
         # Most models are copies of one that is known; to look for it is faster than to sum it up.
-        blob = next((each for each, words in _words.items() if np.array_equal(words, saved)), None)
+        blob = next((each for each, words in _words.items() if _are_equal(words, saved)), None)
         if blob is None:
             blob = Blob.of(saved.tobytes()[:size])
             _words[blob] = saved.copy()
@@ -126,6 +126,10 @@ def _blob_of(model: mujoco.MjModel) -> Blob:
             del _known[number]
         _known[id(model)] = weakref.ref(model), blob
         return blob
+
+
+def _are_equal(one: Words, other: Words) -> bool:
+    return one.size == other.size and bool((one == other).all())
 
 
 _lock = threading.Lock()
@@ -136,7 +140,7 @@ _scratch: dict[int, Words] = {}
 
 
 def _restored_model(key: str) -> mujoco.MjModel:
-    spare: _Native | None = take_spare(("mujoco", key))
+    spare: _Native | None = take_spare(("mujoco", key)) if is_private() else None
     if spare is not None and _blob_of(spare.model).key == key:  # whoever had it may have changed it
         _spares_in_use[id(spare.model)] = spare
         return spare.model
@@ -167,11 +171,11 @@ def _restored_data(
     num_contacts: int,
 ) -> mujoco.MjData:
     native = _spares_in_use.pop(id(model), None)
-    if native is None:
-        native = _Native(model, mujoco.MjData(model))
-    else:
+    if native is not None:
         mujoco.mj_resetData(model, native.data)
-    data = native.data
+    elif is_private():
+        native = _Native(model, mujoco.MjData(model))
+    data = mujoco.MjData(model) if native is None else native.data
     raw = _unpack(packed)
     start = 0
     for name in _array_names(key, data):
@@ -182,7 +186,8 @@ def _restored_data(
         setattr(data, name, value)
     if warnings is not None:
         data.warning.lastinfo[:], data.warning.number[:] = warnings
-    lend(Lent(("mujoco", key), native, mujoco.mj_sizeModel(model) + data.nbuffer, _Native.is_free))
+    if native is not None:
+        lend(Lent(("mujoco", key), native, mujoco.mj_sizeModel(model) + data.nbuffer, _Native.is_free))
     if num_contacts:
         for values in np.frombuffer(raw, np.float64, offset=start + -start % 8).reshape(num_contacts, -1):
             mujoco.mj_addContact(model, data, _contact(values))

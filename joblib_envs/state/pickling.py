@@ -85,14 +85,17 @@ def culprit(env: gymnasium.Env[Any, Any], options: CaptureOptions) -> str:
 _spares = SpareParts(most_bytes=128 * 2**20)
 
 
-def restored(data: bytes, shared: Mapping[str, Blob]) -> Any:
+def restored(data: bytes, shared: Mapping[str, Blob], *, is_private: bool = False) -> Any:
     """Unpickle what :func:`captured` has pickled.
 
     Args:
         data: The pickle.
         shared: What travelled beside it.
+        is_private: Whether nothing of it outlives the call, as in a task: then a simulator of one
+            that is gone may be used again, though MuJoCo's ``data.body(name).xpos`` and the like,
+            which somebody might hold, don't show in any count of references.
     """
-    with arrival(shared, _spares) as lent:
+    with arrival(shared, _spares, is_private=is_private) as lent:
         value = unpickled(data)
     if lent:
         _spares.lend(lent, value)

@@ -319,7 +319,7 @@ def _problem_at(
         if trip is not _Trip.EACH_STEP:
             return env
         data, departure = captured(env, options)
-        made[:] = [restored(data, departure.shared)]
+        made[:] = [restored(data, departure.shared, is_private=True)]
         return made[0]
 
     made: list[gymnasium.Env[Any, Any]] = []
