@@ -22,7 +22,7 @@ from joblib_envs.errors import (
     UnpicklableError,
     WorkerDiedError,
 )
-from joblib_envs.execution import BatchPlan, ConstructionFailed, Execution, choose_backend
+from joblib_envs.execution import BatchPlan, ChosenBackend, ConstructionFailed, Execution, choose_backend
 from joblib_envs.factories import check_factories, source_of
 from joblib_envs.guard import Guard
 from joblib_envs.infos import batch_infos
@@ -31,7 +31,7 @@ from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
 from joblib_envs.shard import Reply, Request, check_distinct
 from joblib_envs.spaces import batched_spaces
-from joblib_envs.state.pickling import CaptureOptions
+from joblib_envs.state.pickling import DEFAULT_OPTIONS
 from joblib_envs.thread_limit import ThreadLimit
 
 if TYPE_CHECKING:
@@ -148,24 +148,11 @@ class BatchEnv(BatchStates):
             source, self.autoreset_mode, observation_mode, copy, state_method, probe, chosen.num_threads, where
         )
         self._factories = source.factories if state_method == "capture" else source.journaled().factories
-        options = CaptureOptions()
-        if chosen.state_travels:
-            options = self._capture_options(
-                "tasks execution on a process backend would send {} to a worker and back at each call",
-                "Use execution='actors' (the default on 'loky'), where each environment stays in its worker, a backend "
-                "that shares memory ('threading', 'sequential')",
-            )
         self.copy = copy
         self._guard = Guard()
         self._begun_reset_mask: Array | None = None
         self._readiness = Readiness(self.num_envs, self.autoreset_mode)
-        limit = ThreadLimit(chosen.num_threads)
-        plan = BatchPlan(self._factories, self.autoreset_mode, chosen.n_jobs, chosen.caller_steps, limit, options)
-        try:
-            self._execution: Execution = chosen.execute(plan)
-        except ConstructionFailed as failed:
-            error, cause = self._construction_error(failed), failed.failure.as_cause()
-            raise error from (cause.__cause__ if error is cause else cause)
+        self._execution = self._built(chosen)
         self.closed = False
         self._finalizer = weakref.finalize(self, _close_unclosed, self._execution, self._guard)
         try:
@@ -357,6 +344,25 @@ class BatchEnv(BatchStates):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _built(self, chosen: ChosenBackend) -> Execution:
+        """Make the sub-environments, where it is proven that their state survives what is done with it."""
+        options = DEFAULT_OPTIONS
+        if chosen.state_travels:
+            options = self._capture_options(
+                "tasks execution on a process backend would send {} to a worker and back at each call",
+                [
+                    "execution='actors' (the default on 'loky'), where each environment stays in its worker",
+                    "a backend that shares memory ('threading', 'sequential')",
+                ],
+            )
+        limit = ThreadLimit(chosen.num_threads)
+        plan = BatchPlan(self._factories, self.autoreset_mode, chosen.n_jobs, chosen.caller_steps, limit, options)
+        try:
+            return chosen.execute(plan)
+        except ConstructionFailed as failed:
+            error, cause = self._construction_error(failed), failed.failure.as_cause()
+            raise error from (cause.__cause__ if error is cause else cause)
+
     def _take_descriptions(self, observation_mode: Any) -> None:
         descriptions = self._execution.descriptions
         check_distinct(descriptions)
@@ -430,6 +436,8 @@ class BatchEnv(BatchStates):
         failures = dict(sorted(reply.failures.items()))
         first, *others = failures.values()
         more = f" (and {len(others)} more: {[other.env_index for other in others]})" if others else ""
+        if isinstance(first.exception, gymnasium.error.ResetNeeded):
+            more += ". Call reset() on the batch first, or give factories that reset what they make"
         raise SubEnvError.of(
             f"sub-environment {first.env_index} raised {first.type_name} in {what}: {first.message}{more}",
             failures,

@@ -20,10 +20,12 @@ from joblib_envs.relay import replay
 from joblib_envs.rows import Array
 from joblib_envs.shard import EnvFactory, Reply, Request
 from joblib_envs.state.env_state import EnvState, Situation, check_versions
-from joblib_envs.state.pickling import CaptureOptions
-from joblib_envs.state.probe import replay_hint, require_travelling_state
+from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions
+from joblib_envs.state.probe import require_travelling_state
 
 __all__ = ["BatchStates"]
+
+_BY_REPLAY = "state_method='replay', which keeps all calls in place of the state and makes them again"
 
 
 class BatchStates(VectorEnv[Any, Any, Array]):
@@ -128,19 +130,27 @@ class BatchStates(VectorEnv[Any, Any, Array]):
         """Pickle the whole batch, as ``save`` does; the other side builds workers of its own."""
         return _unpickled_batch, (type(self), self._packed("pickling"))
 
-    def _capture_options(self, purpose: str, remedy: str) -> CaptureOptions:
-        """Return the way of pickling that is right for the environments, proven once."""
+    def _capture_options(self, purpose: str, remedies: Sequence[str] = ()) -> CaptureOptions:
+        """Return the way of pickling that is right for the environments, proven once.
+
+        Args:
+            purpose: What it is needed for, with a place for the environments' name.
+            remedies: What else can be done, beside replay.
+        """
         if self._proven_options is None:
-            if not self._setup.probe:
-                self._proven_options = CaptureOptions()
-            else:
+            if self._setup.probe:
+                label = self.spec.id if self.spec is not None else "the environment"
+                by_replay = () if self._setup.state_method == "replay" else (_BY_REPLAY,)
+                remedy = ", or ".join([*remedies, *by_replay])
                 self._proven_options = require_travelling_state(
                     self._packed_factories(purpose),
-                    self.spec.id if self.spec is not None else "the environment",
+                    label,
                     self._setup.num_threads,
                     purpose,
-                    f"{remedy}{replay_hint(self._setup.state_method)}",
+                    f"Use {remedy}" if remedy else "There is no other way to keep it",
                 )
+            else:
+                self._proven_options = DEFAULT_OPTIONS
         return self._proven_options
 
     def _packed_factories(self, purpose: str) -> list[bytes]:
@@ -154,7 +164,7 @@ class BatchStates(VectorEnv[Any, Any, Array]):
             ) from error
 
     def _states(self) -> list[EnvState]:
-        options = self._capture_options("states of {} are to be captured", "Keep the batch open")
+        options = self._capture_options("states of {} are to be captured")
         reply = self._ask([Request("get_state", (options, self._setup.probe))] * len(self._execution.shards))
         replay(reply.output)
         if reply.failures:

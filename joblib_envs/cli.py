@@ -101,8 +101,9 @@ def compare(
     \b
     Columns, of those that are correct:
       steps/s      transitions of sub-environments, not steps that only reset
-      speed-up     steps/s divided by the plain loop's of the same round; the
-                   interval of 95 % is of this ratio
+      speed-up     steps/s divided by the plain loop's of the same round, a median
+                   over the rounds, so not quite the ratio of the medians
+                   beside it; the interval of 95 % is of this ratio
       start ms     build and first reset, in a fresh process
       call ms      one step() of environments that do nothing: the way's own cost
 
@@ -228,7 +229,8 @@ def run(study_file: Path, out: Path | None, json_to: str | None, *, quick: bool)
 def plot(results: Path) -> None:
     """Draw the charts of a results folder again.
 
-    They are drawn from the recorded data alone.
+    They are drawn from the recorded data alone, into RESULTS/charts, in the place
+    of those that are there.
 
     \b
     Example:

@@ -61,10 +61,8 @@ class EnvSource:
             UnpicklableError: One can't be pickled, hence not be a part of a journal.
         """
         check_factories(self.factories, must_travel=True)
-        packed = {
-            id(factory): packed_factories([factory])[0] for factory in {id(f): f for f in self.factories}.values()
-        }
-        made = {key: functools.partial(journaled, data) for key, data in packed.items()}
+        packed = zip(_different(self.factories), packed_factories(self.factories), strict=True)
+        made = {id(factory): functools.partial(journaled, data) for factory, data in packed}
         return replace(self, factories=tuple(made[id(factory)] for factory in self.factories))
 
 
@@ -233,8 +231,12 @@ def _warn_of_state(found: Any, index: int) -> None:
 def packed_factories(factories: Sequence[EnvFactory]) -> list[bytes]:
     """Pickle each different factory once, as a function that a fresh process can call."""
     specs = _caller_specs()
-    different = {id(factory): factory for factory in factories}.values()
-    return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in different]
+    return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in _different(factories)]
+
+
+def _different(factories: Sequence[EnvFactory]) -> list[EnvFactory]:
+    """Return each factory once; some can't be hashed."""
+    return list({id(factory): factory for factory in factories}.values())
 
 
 def pack_by_value(value: Any, factories: Sequence[EnvFactory]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,7 @@ from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactor
 from joblib_envs.failures import Failure
 from joblib_envs.infos import own_info
 from joblib_envs.rows import Rows
-from joblib_envs.state.driving import layers_of
-from joblib_envs.state.env_state import EnvState, Situation, checked_state, spec_json_of
+from joblib_envs.state.env_state import EnvState, Situation, checked_state, layers_of, spec_json_of
 from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
 from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.state.snapshot import captured_state, restored_env
@@ -338,7 +338,7 @@ def _in_place_of(env: gymnasium.Env[Any, Any], state: EnvState) -> gymnasium.Env
     """
     own_spec = spec_json_of(env)
     if None not in (own_spec, checked_state(state).spec_json) and own_spec != state.spec_json:
-        raise _made_otherwise("its spec", state.spec_json, own_spec)
+        raise _made_otherwise("its spec", *_differing_parts(str(state.spec_json), str(own_spec)))
     restored = restored_env(state)
     for what, of in (
         ("its layers", _layers),
@@ -350,6 +350,14 @@ def _in_place_of(env: gymnasium.Env[Any, Any], state: EnvState) -> gymnasium.Env
             _close_quietly(restored)
             raise _made_otherwise(what, got, wanted)
     return keeping_its_journal(restored, state, like=env)
+
+
+def _differing_parts(given: str, wanted: str) -> tuple[str, str]:
+    """Return of two specs, as JSON, the ids, or, where those agree, what differs."""
+    one, other = json.loads(given), json.loads(wanted)
+    names = ["id"] if one["id"] != other["id"] else [name for name in one if one[name] != other.get(name)]
+    said = (", ".join(f"{name}={each.get(name)!r:.200}" for name in names) for each in (one, other))
+    return next(said), next(said)
 
 
 def _layers(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:

@@ -41,8 +41,8 @@ NUMBERS = (
     "and restore."
 )
 MOMENTS_IN_WORDS = (
-    "Where not: the moments of which copies are so; others raise or are right (make: just made; reset: just reset; "
-    "mid: in mid-episode; end: an episode has ended)."
+    "Where wrong: the moments at which a copy is wrong; at the others it raises or is right (make: just made; "
+    "reset: just reset; mid: in mid-episode; end: an episode has ended)."
 )
 
 

@@ -42,7 +42,10 @@ def _question(path: Path) -> str:
 
 
 def _answer(path: Path) -> str:
-    return _said(path, lambda study: study.answer or study.question)
+    """Return the answer's first sentence; the file has the rest."""
+    answer = _said(path, lambda study: study.answer or study.question)
+    first, _, more = answer.partition(". ")
+    return f"{first}. (More in {path})" if more else answer
 
 
 def _said(path: Path, words: Callable[[Study], str]) -> str:

@@ -248,8 +248,7 @@ def _judge_fault(fault: CourseFault, source: TravelSource) -> Judgement:
 
 
 def _source(source: TravelSource) -> EnvSource:
-    # In a partial, since a source isn't hashable, which factories in a journal must be.
-    return source_of(functools.partial(source), None, (), None)
+    return source_of(source, None, (), None)
 
 
 def _proofs(source: TravelSource, methods: Sequence[Method]) -> Iterator[tuple[str, Proof]]:
@@ -269,7 +268,7 @@ def _timed(method: Method, options: CaptureOptions, env: Env, number: int, posit
     ended = time.perf_counter()
     for metric, value in ((Metric.COPY, copied - started), (Metric.RESTORE, ended - copied)):
         yield Sample(method.name, metric, value, round=number, position=position, calls=1, wall_s=value)
-    del restored  # what it took of native memory is there for the next one, as in a batch
+    del restored  # what it took of native memory is there for the next one, as in tasks execution
 
 
 def _sized(method: Method, options: CaptureOptions, env: Env) -> Iterator[Sample]:

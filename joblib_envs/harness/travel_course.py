@@ -16,7 +16,7 @@ import gymnasium
 
 from joblib_envs.equality import first_difference
 from joblib_envs.harness.records import describe_error
-from joblib_envs.state.driving import tried, varying_infos, without
+from joblib_envs.state.trial_runs import tried, varying_infos, without
 
 __all__ = [
     "MOMENTS",

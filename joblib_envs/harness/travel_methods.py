@@ -12,8 +12,8 @@ import cloudpickle
 import gymnasium
 
 from joblib_envs.state.env_state import EnvState
-from joblib_envs.state.pickling import CaptureOptions
-from joblib_envs.state.snapshot import captured_state, restored_env
+from joblib_envs.state.pickling import CaptureOptions, restored
+from joblib_envs.state.snapshot import captured_state
 
 __all__ = ["METHODS", "Method", "select_methods"]
 
@@ -128,7 +128,9 @@ class OurStates:
 
     def restore(self, parcel: EnvState) -> Env:
         """Restore it."""
-        return restored_env(parcel)
+        # As tasks execution does: nothing of a copy is kept here either.
+        env: Env = restored(parcel.payload, parcel.shared, is_private=True)
+        return env
 
     def sizes(self, parcel: EnvState) -> tuple[int, int]:
         """Return the state's own sizes."""

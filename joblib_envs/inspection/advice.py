@@ -179,4 +179,6 @@ def _on_threads(found: Inspection) -> str:
     is_unsafe = found.threads.verdict in (Verdict.WRONG, Verdict.RAISES, Verdict.HANGS)
     if is_unsafe and not found.threads.drawn_one_by_one:
         return "Instances disturb one another in threads: never backend='threading'; processes keep them apart."
+    if found.gil.gil is Gil.RELEASED and found.gil.two_threads_low is not None and not _threads_pay(found):
+        return f"Steps release the GIL, yet threads weren't clearly faster here: {_speed_words(found)}."
     return ""

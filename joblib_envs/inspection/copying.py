@@ -17,11 +17,12 @@ from typing import Any
 import cloudpickle
 
 from joblib_envs.equality import Verdict
-from joblib_envs.inspection.driving import Env, Trace, close_all, difference_between, play
+from joblib_envs.inspection.driving import Env, Trace, difference_between, play
 from joblib_envs.inspection.errands import Errands, Mishap, Whereabouts, words_of
 from joblib_envs.inspection.fields import lost_fields
 from joblib_envs.inspection.findings import CopyFinding, LostField
 from joblib_envs.processes import unpickled
+from joblib_envs.state.trial_runs import close_all
 
 __all__ = ["find_copies"]
 

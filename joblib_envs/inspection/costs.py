@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from joblib_envs.equality import Verdict
-from joblib_envs.inspection.driving import Env, close_all, sampled_actions
+from joblib_envs.inspection.driving import Env, sampled_actions
 from joblib_envs.inspection.findings import Costs
+from joblib_envs.state.trial_runs import close_all
 
 try:
     import resource

@@ -7,7 +7,6 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -20,7 +19,6 @@ __all__ = [
     "Env",
     "Trace",
     "affordable_steps",
-    "close_all",
     "difference_between",
     "play",
     "run_steps",
@@ -172,10 +170,3 @@ def varying_infos(one: Trace, other: Trace) -> tuple[str, ...]:
                 if key not in info or key not in other_info or not bit_equal(info[key], other_info[key]):
                     keys[str(key)] = None
     return tuple(keys)
-
-
-def close_all(envs: Iterable[Env]) -> None:
-    """Close throw-away instances; what they do then is nobody's concern."""
-    for env in envs:
-        with suppress(Exception, SystemExit):
-            env.close()

@@ -16,13 +16,13 @@ from joblib_envs.inspection.costs import measured_costs
 from joblib_envs.inspection.driving import (
     Env,
     affordable_steps,
-    close_all,
     sampled_actions,
 )
 from joblib_envs.inspection.errands import Whereabouts
 from joblib_envs.inspection.findings import Costs, GlobalRandom, Reproducibility
 from joblib_envs.inspection.reproducibility import GENERATORS, compare_here, pack_trace
 from joblib_envs.processes import unpickled
+from joblib_envs.state.trial_runs import close_all
 
 __all__ = ["FirstLook", "look"]
 

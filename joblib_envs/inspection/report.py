@@ -215,7 +215,8 @@ def _percent(share: float) -> str:
 
 
 def _refusal(finding: Finding) -> str:
-    return "unknown" if finding.verdict is Verdict.NOT_REPRODUCIBLE else _word(finding)
+    """Return a word for what joblib-envs does then: what can't be kept it refuses."""
+    return "refused" if finding.verdict is Verdict.RAISES else _word(finding)
 
 
 def _refusal_words(found: Inspection, finding: Finding) -> str:

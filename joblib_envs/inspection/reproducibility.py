@@ -12,10 +12,11 @@ import cloudpickle
 import numpy as np
 
 from joblib_envs.equality import Verdict
-from joblib_envs.inspection.driving import Env, Trace, close_all, difference_between, play, varying_infos
+from joblib_envs.inspection.driving import Env, Trace, difference_between, play, varying_infos
 from joblib_envs.inspection.errands import Errands, Mishap, Whereabouts
 from joblib_envs.inspection.findings import Reproducibility
 from joblib_envs.processes import unpickled
+from joblib_envs.state.trial_runs import close_all
 
 __all__ = ["GENERATORS", "compare_elsewhere", "compare_here", "pack_trace"]
 

@@ -14,7 +14,6 @@ from joblib_envs.equality import Verdict
 from joblib_envs.inspection.driving import (
     Env,
     Trace,
-    close_all,
     difference_between,
     play,
     run_steps,
@@ -23,6 +22,7 @@ from joblib_envs.inspection.driving import (
 from joblib_envs.inspection.errands import Errands, Mishap, Whereabouts
 from joblib_envs.inspection.findings import Gil, GilFinding, ThreadSafety
 from joblib_envs.processes import unpickled
+from joblib_envs.state.trial_runs import close_all
 
 __all__ = ["find_gil", "find_thread_safety"]
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from joblib_envs.equality import Verdict
-from joblib_envs.inspection.driving import Env, close_all, sampled_actions
+from joblib_envs.inspection.driving import Env, sampled_actions
 from joblib_envs.inspection.errands import Errands, Mishap, Whereabouts
 from joblib_envs.inspection.findings import ReplayFinding, StateFinding
 from joblib_envs.processes import unpickled
 from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, restored
 from joblib_envs.state.trial import Proof
+from joblib_envs.state.trial_runs import close_all
 
 __all__ = ["find_state"]
 

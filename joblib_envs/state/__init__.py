@@ -6,7 +6,7 @@
 (``mujoco_objects.py``, ``atari.py``, ``drawings.py``); ``cargo.py`` has what travels beside a pickle,
 ``container.py`` the bytes.
 ``journal.py`` keeps calls in place of a state. ``probe.py`` decides which of this is faithful, by
-what ``trial.py`` finds out in fresh processes (``driving.py``: what environments are put through).
+what ``trial.py`` finds out in fresh processes (``trial_runs.py``: what environments are put through).
 """
 
 from __future__ import annotations

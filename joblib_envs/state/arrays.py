@@ -37,7 +37,7 @@ def note_natives(attributes: Mapping[str, Any], departure: Departure) -> None:
 _MOST_OF_A_BASE = 8
 """An array that is a view of another one takes it along where it is at most so many times as large."""
 _SMALL_BASE = 65_536
-
+"""... or has no more bytes than this."""
 
 _LARGE = 256
 """From so many bytes on it is looked whether an array is one number many times."""

@@ -67,12 +67,11 @@ def reduce_atari_env(env: Any, departure: Departure) -> tuple[Any, ...]:
     Raises:
         pickle.PicklingError: The emulator can't be given this state anywhere else.
     """
-    from joblib_envs.state.pickling import blank, set_attributes
+    from joblib_envs.state.pickling import attributes_of, blank, set_attributes
 
     departure.packages.add("ale-py")
-    state: Any = object.__getstate__(env)
-    attributes, slots = state if isinstance(state, tuple) else (state, None)
-    emulator = attributes.get("ale")
+    attributes, slots = attributes_of(env)
+    emulator: Any = attributes.get("ale")
     _require_what_a_state_holds(env, emulator)
     carried = _Carried(emulator)
     return blank, (type(env),), ({**attributes, "ale": carried}, slots), None, None, set_attributes

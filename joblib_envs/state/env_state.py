@@ -21,7 +21,7 @@ from joblib_envs.errors import ArgumentTypeError, StateFormatError, StateVersion
 from joblib_envs.state import container
 from joblib_envs.state.cargo import Blob
 
-__all__ = ["EnvState", "Situation", "check_versions", "checked_state", "spec_json_of", "versions_of"]
+__all__ = ["EnvState", "Situation", "check_versions", "checked_state", "layers_of", "spec_json_of", "versions_of"]
 
 _SHARED = "shared:"
 
@@ -214,6 +214,16 @@ def spec_json_of(env: gymnasium.Env[Any, Any]) -> str | None:
 
 
 _written: deque[tuple[EnvSpec, str]] = deque(maxlen=8)
+
+
+def layers_of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    """Name the types of an environment's wrappers and of itself, the outermost first."""
+    names = []
+    while True:
+        names.append(f"{type(env).__module__}.{type(env).__qualname__}")
+        if not isinstance(env, gymnasium.Wrapper):
+            return tuple(names)
+        env = env.env
 
 
 def checked_state(state: Any, name: str = "state") -> EnvState:

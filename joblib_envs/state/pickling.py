@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import gymnasium
@@ -26,7 +26,19 @@ from joblib_envs.state.arrays import note_natives, reduce_array
 from joblib_envs.state.cargo import Blob, Departure, SpareParts, arrival
 from joblib_envs.state.drawings import is_drawing
 
-__all__ = ["DEFAULT_OPTIONS", "CaptureOptions", "blank", "captured", "culprit", "restored", "set_attributes"]
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "CaptureOptions",
+    "attributes_of",
+    "blank",
+    "captured",
+    "culprit",
+    "restored",
+    "set_attributes",
+]
+
+Attributes: TypeAlias = tuple[dict[str, Any], dict[str, Any] | None]
+"""What is in an object's ``__dict__``, and what is in its slots."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ def culprit(env: gymnasium.Env[Any, Any], options: CaptureOptions) -> str:
     layer: Any = env
     while True:
         below = layer.env if isinstance(layer, gymnasium.Wrapper) else None
-        for name, value in _attributes(layer)[0].items():
+        for name, value in attributes_of(layer)[0].items():
             try:
                 if value is not below:
                     captured(value, options)
@@ -108,7 +120,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._departure = departure
         self._options = options
         self._reducers = _reducers_by_options.setdefault((options, generation()), weakref.WeakKeyDictionary())
-
         self._trusts_references = not cloudpickle.list_registry_pickle_by_value()
 
     def reducer_override(self, value: Any) -> Any:
@@ -146,10 +157,10 @@ def _reducer_of(kind: type, options: CaptureOptions) -> _Reducer:
         hooks = _has_hooks(kind)
         if options.own_hooks and hooks:
             return _leave
-        reduce = _reduce_env_with_drawings if options.keeps_drawings else _reduce_env
+        reduce = _reduce_whole if options.keeps_drawings else _reduce_but_drawings
         return _noting_hooks(reduce) if hooks else reduce
     if issubclass(kind, EzPickle) and kind.__basicsize__ == EzPickle.__basicsize__:  # not of a dict, list, ...
-        return _reduce_env_with_drawings
+        return _reduce_whole
     return _leave
 
 
@@ -172,23 +183,26 @@ def _noting_hooks(reduce: _Reducer) -> _Reducer:
     return reduce_and_note
 
 
-def _reduce_env(env: Any, departure: Departure) -> tuple[Any, ...]:
-    attributes, slots = _attributes(env)
-    note_natives(attributes, departure)
+def _reduce_whole(value: Any, departure: Departure) -> tuple[Any, ...]:
+    """Keep every attribute of an object, whatever its class says."""
+    return _reduced(value, attributes_of(value), departure)
+
+
+def _reduce_but_drawings(env: Any, departure: Departure) -> tuple[Any, ...]:
+    attributes, slots = attributes_of(env)
     drawn = [name for name, value in attributes.items() if is_drawing(value.__class__)]
     if drawn:
         departure.has_drawings = True
         attributes = {**attributes, **dict.fromkeys(drawn)}
-    return blank, (type(env),), (attributes, slots), None, None, set_attributes
+    return _reduced(env, (attributes, slots), departure)
 
 
-def _reduce_env_with_drawings(env: Any, departure: Departure) -> tuple[Any, ...]:
-    attributes = _attributes(env)
-    note_natives(attributes[0], departure)
-    return blank, (type(env),), attributes, None, None, set_attributes
+def _reduced(value: Any, state: Attributes, departure: Departure) -> tuple[Any, ...]:
+    note_natives(state[0], departure)
+    return blank, (type(value),), state, None, None, set_attributes
 
 
-def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def attributes_of(value: Any) -> Attributes:
     """Return what ``object.__getstate__`` would, whatever the class has in its place."""
     state: Any = object.__getstate__(value)
     if isinstance(state, tuple):
@@ -201,7 +215,7 @@ def blank(kind: type) -> Any:
     return object.__new__(kind)
 
 
-def set_attributes(value: Any, state: tuple[dict[str, Any], dict[str, Any] | None]) -> None:
+def set_attributes(value: Any, state: Attributes) -> None:
     """Give an object its attributes without calling anything of its own."""
     attributes, slots = state
     if attributes:

@@ -14,10 +14,10 @@ from joblib_envs.equality import Verdict
 from joblib_envs.errors import StateCannotTravelError
 from joblib_envs.processes import run_in_fresh_process
 from joblib_envs.state.adapters import StateAdapter, generation, registered, take_registered
-from joblib_envs.state.pickling import CaptureOptions
+from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions
 from joblib_envs.state.trial import Proof, arrive_all, depart_all
 
-__all__ = ["prove", "replay_hint", "require_travelling_state"]
+__all__ = ["prove", "require_travelling_state"]
 
 _TIMEOUT_S = 120.0
 
@@ -54,14 +54,7 @@ def require_travelling_state(
             raise StateCannotTravelError(
                 f"{purpose.format(label)}, and its state can't be trusted to survive that: {proof.reason}. {remedy}"
             )
-    return ways[0] if ways else CaptureOptions()
-
-
-def replay_hint(state_method: str) -> str:
-    """Name replay as a remedy, where it isn't what was tried."""
-    if state_method == "replay":
-        return ""
-    return ", or state_method='replay', which keeps all calls in place of the state and makes them again"
+    return ways[0] if ways else DEFAULT_OPTIONS
 
 
 def prove(

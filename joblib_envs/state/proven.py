@@ -11,9 +11,8 @@ from joblib_envs.equality import Verdict
 from joblib_envs.errors import ArgumentTypeError, StateCannotTravelError
 from joblib_envs.factories import packed_factories, source_of
 from joblib_envs.state import probe
-from joblib_envs.state.driving import layers_of
-from joblib_envs.state.env_state import EnvState, check_versions, checked_state, spec_json_of
-from joblib_envs.state.pickling import CaptureOptions
+from joblib_envs.state.env_state import EnvState, check_versions, checked_state, layers_of, spec_json_of
+from joblib_envs.state.pickling import DEFAULT_OPTIONS
 from joblib_envs.state.snapshot import captured_state, restored_env
 from joblib_envs.state.trial import Proof
 
@@ -60,7 +59,7 @@ def capture(env: gymnasium.Env[Any, Any], *, prove: bool = True) -> EnvState:
     if not isinstance(env, gymnasium.Env):
         raise ArgumentTypeError(f"env must be a gymnasium.Env, not {type(env).__name__}")
     if not prove:
-        return captured_state(env, CaptureOptions(), is_proven=False)
+        return captured_state(env, DEFAULT_OPTIONS, is_proven=False)
     proof = _proof_of(env)
     if proof is None:
         warnings.warn(
@@ -70,12 +69,12 @@ def capture(env: gymnasium.Env[Any, Any], *, prove: bool = True) -> EnvState:
             UnprovenStateWarning,
             stacklevel=2,
         )
-        return captured_state(env, CaptureOptions(), is_proven=False)
+        return captured_state(env, DEFAULT_OPTIONS, is_proven=False)
     if proof.verdict is not Verdict.CORRECT:
+        as_it_is = "" if proof.verdict is Verdict.RAISES else ", or prove=False to take it as it is"
         raise StateCannotTravelError(
             f"the state of {env} can't be captured, since it was tried and found that {proof.reason}. "
-            f"Use BatchEnv(..., state_method='replay'), which keeps all calls in its place, or prove=False to take it "
-            f"as it is"
+            f"Use BatchEnv(..., state_method='replay'), which keeps all calls in its place{as_it_is}"
         )
     return captured_state(env, proof.options, is_proven=True)
 

@@ -26,8 +26,8 @@ def captured_state(
     except Exception as error:
         raise StateCannotTravelError(
             f"the state can't be captured, since something in it can't be pickled ({type(error).__name__}: "
-            f"{error}{culprit(env, options)}): "
-            f"register a state adapter for it, or use state_method='replay'"
+            f"{error}{culprit(env, options)}): register a state adapter for it, or use "
+            f"BatchEnv(..., state_method='replay'), which keeps all calls in its place"
         ) from error
     return EnvState(
         "replay" if departure.replays else "capture",

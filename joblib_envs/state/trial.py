@@ -22,29 +22,29 @@ import gymnasium
 from joblib_envs.equality import Difference, Verdict, first_difference
 from joblib_envs.processes import unpickled
 from joblib_envs.state.cargo import Blob, Departure
-from joblib_envs.state.driving import (
+from joblib_envs.state.env_state import layers_of
+from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, culprit, restored
+from joblib_envs.state.reordering import may_hold_sets, restored_in_another_order
+from joblib_envs.state.trial_runs import (
     Path,
     can_be_reset,
     close_all,
     go_on,
-    has_ended,
     has_raised,
-    layers_of,
+    run_early,
     run_into_an_episode,
     run_to_an_end,
     sampled_actions,
     seeded_resets,
-    tried,
     varying_infos,
     whole_run,
     without,
 )
-from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions, captured, culprit, restored
-from joblib_envs.state.reordering import may_hold_sets, restored_in_another_order
 
 __all__ = ["Proof", "arrive_all", "depart_all"]
 
 _NUM_CONTROLS = 3
+_FEW = 3
 
 
 class _Trip(enum.Enum):
@@ -153,9 +153,10 @@ def _depart(packed_factory: bytes, only: CaptureOptions | None) -> Proof | bytes
         if not can_be_reset(controls[0]):
             return Proof(Verdict.UNAVAILABLE, "it can't be reset")  # nor can it in the batch, which says why
         moments = _Moments(only, varying)
-        moments.take_all(made[-4:], actions, num_before, long)
-        if moments.problem is not None:
-            return Proof(*moments.problem, layers=layers)
+        try:
+            moments.take_all(made[-4:], actions, num_before, long)
+        except _ProblemFound as found:
+            return Proof(found.verdict, str(found), layers=layers)
         return cloudpickle.dumps((packed_factory, moments.taken, varying, layers))  # type: ignore[no-any-return]
     except Exception as error:
         return Proof(Verdict.RAISES, f"trying it raised {type(error).__name__}: {error}")
@@ -170,6 +171,14 @@ def _not_reproducible(difference: Difference) -> str:
     )
 
 
+class _ProblemFound(Exception):  # noqa: N818 -- never leaves this module
+    """There is nothing left to try."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+
+
 class _Moments:
     """Takes an environment at several moments, with a twin beside it that is never pickled."""
 
@@ -177,7 +186,6 @@ class _Moments:
         self._only = only
         self._varying = varying
         self.taken: list[_Moment] = []
-        self.problem: tuple[Verdict, str] | None = None
 
     def take_all(
         self, envs: Sequence[gymnasium.Env[Any, Any]], actions: list[Any], num_before: int, long: list[list[Any]]
@@ -196,8 +204,7 @@ class _Moments:
         if has_ended_one:
             self._take("at the end of an episode", pair, tail, ended=True)
         for layout, actions_then in enumerate(long, start=1):
-            _in_step(pair, functools.partial(seeded_resets, layout=layout))
-            if _in_step(pair, lambda env: all(not has_ended(tried(env.step, action)) for action in actions[:3])):
+            if _in_step(pair, functools.partial(run_early, actions=actions[:_FEW], layout=layout)):
                 self._take("early in an episode", pair, tuple(actions_then), is_long=True)
 
     def _take(
@@ -210,19 +217,16 @@ class _Moments:
         fresh: bool = False,
         is_long: bool = False,
     ) -> None:
-        if self.problem is not None:
-            return
         env, twin = pair
         pickles = _pickled(env, self._only)
         if all(each.error for each in pickles):
-            self.problem = (Verdict.RAISES, f"it can't be pickled {name}: {pickles[0].error}")
-            return
+            raise _ProblemFound(Verdict.RAISES, f"it can't be pickled (tried {name}): {pickles[0].error}")
         # The one that was pickled goes on too: an outside simulator that a copy would share has
         # moved by the time the copy steps, and pickling must not have changed anything.
         trace, after = (go_on(each, actions, ended=ended, fresh=fresh, resets=not is_long) for each in (twin, env))
         difference = first_difference(without(trace, self._varying), without(after, self._varying), "step")
         if difference is not None:
-            self.problem = (Verdict.WRONG, f"pickling it {name} changes what it does then ({difference})")
+            raise _ProblemFound(Verdict.WRONG, f"pickling it {name} changes what it does then ({difference})")
         self.taken.append(_Moment(name, pickles, ended, fresh, is_long, actions, trace))
 
 
@@ -230,9 +234,8 @@ def _pickled(env: gymnasium.Env[Any, Any], only: CaptureOptions | None) -> tuple
     """Pickle in each way that may differ for this environment, the one that is tried first foremost."""
     if only is not None:
         return (_pickled_so(env, only)[0],)
-    pickles = []
-    first, has_hooks, has_drawings = _pickled_so(env, CaptureOptions())
-    pickles.append(first)
+    first, has_hooks, has_drawings = _pickled_so(env, DEFAULT_OPTIONS)
+    pickles = [first]
     for own_hooks in (False, True)[: 1 + has_hooks]:
         for keeps_drawings in (False, True)[: 1 + has_drawings]:
             if own_hooks or keeps_drawings:
@@ -289,17 +292,14 @@ def _proof_of(moments: Sequence[_Moment], varying: frozenset[Path]) -> Proof:
 def _problem_of(
     options: CaptureOptions, moments: Sequence[_Moment], varying: frozenset[Path]
 ) -> tuple[Verdict, str] | None:
-    """Go on from each moment, once as it was pickled and once travelling anew after each call."""
+    """Go on from each moment in each way of travelling; long runs don't travel anew after each call."""
     for moment in moments:
         each = _pickle_of(moment, options)
         if each.error:
-            return Verdict.RAISES, f"it can't be pickled {moment.name}: {each.error}"
-        for trip in _Trip:
-            problem = (
-                None
-                if trip is _Trip.EACH_STEP and moment.is_long
-                else _problem_at(moment, each, varying, options, trip)
-            )
+            return Verdict.RAISES, f"it can't be pickled (tried {moment.name}): {each.error}"
+        trips = (_Trip.ONCE, _Trip.OTHER_ORDER) if moment.is_long else _Trip
+        for trip in trips:
+            problem = _problem_at(moment, each, varying, options, trip)
             if problem is not None:
                 return problem
     return None

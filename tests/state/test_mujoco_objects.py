@@ -1,8 +1,5 @@
 """MuJoCo's models and data: kept to the last bit, apart from one another, and small."""
 
-import gc
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import gymnasium
@@ -10,67 +7,19 @@ import numpy as np
 import pytest
 from voyages import difference_on_the_way, travelled
 
-from joblib_envs.state import restore
 from joblib_envs.state.pickling import CaptureOptions, captured, restored
 from joblib_envs.state.snapshot import captured_state
 
 mujoco = pytest.importorskip("mujoco")
 
-IDS = ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Pusher-v5", "Hopper-v5", "InvertedDoublePendulum-v5"]
+from laboratory import GravityAtResetEnv, LabEnv  # noqa: E402
 
-LAB = """
-<mujoco>
-  <option timestep="0.005"/>
-  <worldbody>
-    <geom name="floor" type="plane" size="5 5 .1"/>
-    <body name="ball" pos="0 0 .12"><freejoint/><geom name="ball" type="sphere" size=".1" mass="1"/></body>
-    <body name="box" pos=".3 0 .12"><freejoint/><geom name="box" type="box" size=".1 .1 .1" mass="1"/></body>
-    <body name="upper" pos="0 1 1">
-      <joint name="shoulder" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 .3 0 0" size=".04"/>
-      <body name="lower" pos=".3 0 0">
-        <joint name="elbow" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 .3 0 0" size=".03"/>
-        <site name="tip" pos=".3 0 0"/>
-      </body>
-    </body>
-  </worldbody>
-  <actuator><motor joint="shoulder"/><motor joint="elbow"/></actuator>
-</mujoco>
-"""
+IDS = ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Pusher-v5", "Hopper-v5", "InvertedDoublePendulum-v5"]
 
 
 @pytest.fixture(autouse=True)
 def _logs_elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where MuJoCo writes its log
-
-
-class LabEnv(gymnasium.Env):
-    """Rolls a ball and a box on a floor and swings an arm; the observation is all that moves."""
-
-    def __init__(self):
-        self.model = mujoco.MjModel.from_xml_string(LAB)
-        self.data = mujoco.MjData(self.model)
-        size = self.model.nq + self.model.nv
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
-        self.action_space = gymnasium.spaces.Box(-1, 1, (self.model.nu,), np.float64)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        mujoco.mj_resetData(self.model, self.data)
-        self.data.qvel[:3] = self.np_random.normal(size=3)
-        mujoco.mj_forward(self.model, self.data)
-        return self._observed(), {}
-
-    def step(self, action):
-        self.data.ctrl[:] = self.before_step(action)
-        mujoco.mj_step(self.model, self.data)
-        return self._observed(), float(self.data.ncon), False, False, {}
-
-    def before_step(self, action):
-        """Return the controls, of what MuJoCo has derived in the step before."""
-        return action
-
-    def _observed(self):
-        return np.concatenate([self.data.qpos, self.data.qvel])
 
 
 # To the last bit
@@ -127,17 +76,6 @@ class PushedEnv(LabEnv):
         self.data.xfrc_applied[1] += 0.01 * action[0]
         self.data.qfrc_applied[-1] = np.sin(self.data.time)
         return action
-
-
-class GravityAtResetEnv(LabEnv):
-    """Draws the gravity and the ball's mass at each reset."""
-
-    def reset(self, *, seed=None, options=None):
-        gymnasium.Env.reset(self, seed=seed)
-        self.model.opt.gravity[2] = -self.np_random.uniform(1, 20)
-        self.model.body_mass[1] = self.np_random.uniform(0.5, 2)
-        self.model.geom("box").friction[0] = self.np_random.uniform(0.1, 2)
-        return super().reset()
 
 
 class WindEnv(LabEnv):
@@ -331,189 +269,6 @@ def test_warnings_and_the_time_travel():
     assert there.time == 12.5
     assert there.warning.number[:2].tolist() == [3, 4]
     assert there.warning.lastinfo[1] == 7
-
-
-# Apart from one another
-
-
-def test_environments_of_one_state_share_neither_model_nor_data():
-    state = captured_state(_begun(), CaptureOptions(), is_proven=False)
-
-    one, other = restore(state), restore(state)
-    qpos, mass = other.data.qpos.copy(), other.model.body_mass.copy()
-    one.model.body_mass[:] = 9
-    one.model.opt.gravity[:] = 0
-    one.step(np.ones(2))
-
-    assert np.array_equal(other.data.qpos, qpos)
-    assert np.array_equal(other.model.body_mass, mass)
-    assert other.model.opt.gravity[2] == pytest.approx(-9.81)
-    assert not np.shares_memory(one.data.qpos, other.data.qpos)
-    assert not np.shares_memory(one.model.body_mass, other.model.body_mass)
-
-
-def test_a_change_of_the_original_does_not_reach_its_copy_nor_the_other_way():
-    env = _begun()
-    copy = travelled(env)
-
-    env.model.opt.gravity[2] = -1
-    copy.model.body_mass[1] = 5
-    again = travelled(env)
-
-    assert copy.model.opt.gravity[2] == pytest.approx(-9.81)
-    assert env.model.body_mass[1] == 1
-    assert (again.model.opt.gravity[2], again.model.body_mass[1]) == (-1, 1)
-
-
-def test_a_model_that_was_changed_and_changed_back_is_the_first_again():
-    env = _begun()
-    mass = float(env.model.body_mass[1])
-    keys = []
-    for value in (mass, 2.5, mass):
-        env.model.body_mass[1] = value
-        _, departure = captured(env, CaptureOptions())
-        keys.append(tuple(departure.shared))
-
-    assert keys[0] == keys[2]
-    assert keys[0] != keys[1]
-
-
-HELD = {
-    "data.qpos": lambda env: env.data.qpos,
-    "a slice of data.qpos": lambda env: env.data.qpos[2:],
-    "data.xpos": lambda env: env.data.xpos[1],
-    "a memoryview of data.qpos": lambda env: np.asarray(memoryview(env.data.qpos)),
-    "an iterator of data.qpos": lambda env: env.data.qpos.flat,
-    "data.body(...).xpos": lambda env: env.data.body("ball").xpos,
-    "data.joint(...).qpos": lambda env: env.data.joint("elbow").qpos,
-    "model.body_mass": lambda env: env.model.body_mass,
-    "a slice of model.body_mass": lambda env: env.model.body_mass[1:],
-    "model.body(...).mass": lambda env: env.model.body("ball").mass,
-    "model.opt.gravity": lambda env: env.model.opt.gravity,
-    "model.qpos0": lambda env: env.model.qpos0,
-}
-
-
-@pytest.mark.parametrize("name", HELD)
-def test_what_somebody_holds_of_an_environment_that_is_gone_stays_as_it_was(name):
-    source, other = _begun(steps=20), _begun(steps=30)
-    env = travelled(source)
-    held = HELD[name](env)
-    kept = np.array(held)
-    assert kept.size
-    del env
-    gc.collect()
-
-    restored_later = []
-    for _ in range(4):
-        restored_later.append(travelled(other))
-        restored_later[-1].step(np.ones(2))
-        restored_later[-1].model.body_mass[:] = 77
-        restored_later[-1].model.qpos0[:] = 77
-        restored_later[-1].model.opt.gravity[:] = 77
-
-    assert np.array_equal(np.array(held), kept)
-
-
-HELD_OBJECTS = {
-    "the data": lambda env: (env.data, lambda data: data.qpos),
-    "the model": lambda env: (env.model, lambda model: model.body_mass),
-    "the contacts": lambda env: (env.data.contact, lambda contacts: contacts.dist),
-    "a contact": lambda env: (env.data.contact[0], lambda contact: [contact.dist, *contact.pos]),
-    "the options": lambda env: (env.model.opt, lambda options: options.gravity),
-    "the names of a body": lambda env: (env.data.body("ball"), lambda body: body.xpos),
-    "the warnings": lambda env: (env.data.warning, lambda warning: warning.number),
-}
-
-
-@pytest.mark.parametrize("name", HELD_OBJECTS)
-def test_an_object_that_somebody_holds_of_an_environment_that_is_gone_stays_as_it_was(name):
-    source, other = _begun(steps=20), _begun(steps=30)
-    env = travelled(source)
-    held, look = HELD_OBJECTS[name](env)
-    kept = np.array(look(held))
-    assert kept.size
-    del env
-    gc.collect()
-
-    restored_later = []
-    for _ in range(4):
-        restored_later.append(travelled(other))
-        restored_later[-1].step(np.ones(2))
-        restored_later[-1].model.body_mass[:] = 77
-        restored_later[-1].model.opt.gravity[:] = 77
-        restored_later[-1].data.warning.number[:] = 77
-
-    assert np.array_equal(np.array(look(held)), kept)
-
-
-def test_what_nobody_holds_is_used_again_and_is_as_good_as_new():
-    source = GravityAtResetEnv()
-    source.reset(seed=0)
-    first = travelled(source)
-    place = first.data.qpos.__array_interface__["data"][0]
-    mass = first.model.body_mass.copy()
-    first.step(np.ones(2))
-    first.data.userdata[:] = 1
-    first.data.xfrc_applied[:] = 3
-    del first
-    gc.collect()
-
-    second = travelled(source)
-
-    assert second.data.qpos.__array_interface__["data"][0] == place
-    assert np.array_equal(second.data.qpos, source.data.qpos)
-    assert np.array_equal(second.model.body_mass, mass)
-    assert not second.data.xfrc_applied.any()
-
-
-def test_a_model_that_its_last_owner_changed_is_not_used_again():
-    source = _begun()
-    first = travelled(source)
-    first.model.body_mass[1] = 55
-    del first
-    gc.collect()
-
-    second = travelled(source)
-
-    assert second.model.body_mass[1] == source.model.body_mass[1] == 1
-
-
-def _begun(make=LabEnv, steps=10):
-    env = make()
-    env.reset(seed=0)
-    for _ in range(steps):
-        env.step(np.array([0.1, -0.1]))
-    return env
-
-
-# Threads
-
-
-def test_threads_that_restore_and_step_at_once_all_get_the_same():
-    env = gymnasium.make("HalfCheetah-v5")
-    env.reset(seed=0)
-    data, departure = captured(env, CaptureOptions())
-    actions = [np.full(6, 0.1 * number) for number in range(5)]
-    start = threading.Barrier(4)
-
-    def go_on(_):
-        start.wait(30)
-        seen = []
-        for _ in range(10):
-            copy = restored(data, departure.shared)
-            for action in actions:
-                observation = copy.step(action)[0]
-                again, beside = captured(copy, CaptureOptions())
-                copy = restored(again, beside.shared)
-            seen.append(observation.tobytes())
-        return seen
-
-    with ThreadPoolExecutor(4) as pool:
-        seen = [each for result in pool.map(go_on, range(4)) for each in result]
-    wanted = [env.step(action)[0] for action in actions][-1].tobytes()
-
-    assert set(seen) == {wanted}
 
 
 # Size

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import cloudpickle
@@ -24,7 +25,7 @@ __all__ = [
     "go_on",
     "has_ended",
     "has_raised",
-    "layers_of",
+    "run_early",
     "run_into_an_episode",
     "run_to_an_end",
     "sampled_actions",
@@ -52,16 +53,6 @@ _LONG_BUDGET_S = 3.0
 
 Path: TypeAlias = tuple[Any, ...]
 """The keys that lead to an entry of an info."""
-
-
-def layers_of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
-    """Name the types of an environment's wrappers and of itself, the outermost first."""
-    names = []
-    while True:
-        names.append(f"{type(env).__module__}.{type(env).__qualname__}")
-        if not isinstance(env, gymnasium.Wrapper):
-            return tuple(names)
-        env = env.env
 
 
 def sampled_actions(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], int, list[list[Any]]]:
@@ -219,6 +210,13 @@ def has_ended(step: Any) -> bool:
     return has_raised(step) or bool(step[2] or step[3])
 
 
+def run_early(env: gymnasium.Env[Any, Any], actions: Sequence[Any], layout: int) -> bool:
+    """Reset with one of several seeds and make the steps; False where the episode has ended by then."""
+    if has_raised(seeded_resets(env, layout)[-1]):
+        return False
+    return not any(has_ended(tried(env.step, copy.deepcopy(action))) for action in actions)
+
+
 def run_into_an_episode(env: gymnasium.Env[Any, Any], actions: Sequence[Any], num_steps: int) -> bool:
     """Step at least so often, and on until an episode is under way; False where they all last one step."""
     ended = has_raised(seeded_resets(env)[-1])
@@ -255,10 +253,8 @@ def run_to_an_end(
     return False, 1000 if num_steps is None else num_steps
 
 
-def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+def close_all(envs: Iterable[gymnasium.Env[Any, Any]]) -> None:
     """Close throw-away instances."""
     for env in envs:
-        try:
+        with suppress(Exception, SystemExit):  # what a throw-away instance does when closed is nobody's concern
             env.close()
-        except Exception:  # what a throw-away instance does when closed is nobody's concern
-            continue
