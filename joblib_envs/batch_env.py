@@ -25,7 +25,7 @@ from joblib_envs.errors import (
 from joblib_envs.execution import BatchPlan, ChosenBackend, ConstructionFailed, Execution, choose_backend
 from joblib_envs.factories import check_factories, source_of
 from joblib_envs.guard import Guard
-from joblib_envs.infos import batch_infos
+from joblib_envs.info_columns import batch_columns
 from joblib_envs.readiness import Readiness
 from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
@@ -398,7 +398,7 @@ class BatchEnv(BatchStates):
         reply = self._finish(timeout_s)
         self._readiness.after_reset(self._begun_reset_mask, reply.failures)
         replay(reply.output)
-        observations, infos = self._observations(), batch_infos(reply.infos or ())
+        observations, infos = self._observations(), batch_columns(reply.infos)
         if reply.failures:
             self._raise("reset", reply, (observations, infos, self._failed_mask(reply)))
         return observations, infos
@@ -412,8 +412,9 @@ class BatchEnv(BatchStates):
         reply = self._finish(timeout_s)
         rows = self._execution.rows
         self._readiness.after_step(rows, reply.failures)
-        replay(reply.output)
-        infos = batch_infos(reply.infos) if reply.infos is not None else {}
+        if reply.output:
+            replay(reply.output)
+        infos = batch_columns(reply.infos) if reply.infos else {}
         batch = (self._observations(), rows.rewards.copy(), rows.terminations.copy(), rows.truncations.copy(), infos)
         if reply.failures:
             self._raise("step", reply, (*batch, self._failed_mask(reply)))

@@ -5,11 +5,12 @@ An *actor* is a stateful worker that owns sub-environments, not a policy.
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeAlias
 
@@ -21,13 +22,14 @@ from joblib_envs.errors import UnpicklableError, WorkerDiedError
 from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
+from joblib_envs.info_columns import Form, InfoColumns, Table
 from joblib_envs.processes import WorkerProcess, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Array, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
 from joblib_envs.thread_limit import ThreadLimit
 
-__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost"]
+__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "parts_of", "worker_died"]
 
 Built: TypeAlias = ShardDescription | Failure
 
@@ -41,6 +43,9 @@ class Host(Protocol):
 
     placement: str
     """What ``envs.placement`` says of the sub-environments here."""
+
+    is_away: bool
+    """Whether they are in another process than the caller."""
 
     def start_build(self) -> None:
         """Begin to make the sub-environments."""
@@ -86,6 +91,7 @@ class CallerHost:
     """The caller's own thread: a shard that is stepped while the caller would wait."""
 
     placement = "caller"
+    is_away = False
 
     def __init__(self, construction: Construction, limit: ThreadLimit) -> None:
         self._construction = construction
@@ -124,13 +130,17 @@ class CallerHost:
 
     def start_step(self, actions: Array, slot: int) -> None:
         """Remember a copy of the actions."""
-        self.start(Request("step", (actions.copy(),)), slot)
+        self._begun = Request("step", (actions.copy(),)), slot
 
     def finish(self, deadline: float | None = None) -> Reply:  # noqa: ARG002 -- it waits for nobody
         """Carry out the request."""
-        if self._begun is None or self._shard is None:
+        begun = self._begun
+        if begun is None or self._shard is None:
             return Reply()
-        (request, slot), self._begun = self._begun, None
+        self._begun = None
+        request, slot = begun
+        if not self._limit.is_per_thread:
+            return self._shard.handle(request, self._slots[slot])
         with self._limit.in_this_thread():
             return self._shard.handle(request, self._slots[slot])
 
@@ -145,6 +155,8 @@ class CallerHost:
 
 class ThreadHost:
     """A thread of its own, which makes, steps and closes its sub-environments."""
+
+    is_away = False
 
     def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
         self.placement = f"thread-{number}"
@@ -251,6 +263,8 @@ class ThreadHost:
 class ProcessHost:
     """A process of its own; arrays cross in shared memory, the rest in a pipe."""
 
+    is_away = True
+
     def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
         self.placement = f"process-{number}"
         self._indices = construction.indices
@@ -259,7 +273,7 @@ class ProcessHost:
         self._process = WorkerProcess(
             _serve, (self._request_ready, self._reply_ready), limit.num_threads, f"joblib-envs-{number}"
         )
-        self._header: Array = np.zeros(channel.HEADER_WORDS, np.int64)
+        self._header = channel.no_header()
         self._actions: dict[int, Array] = {}
         self._shared: channel.SharedArrays | None = None
         self._block: channel.SharedBlock | None = None
@@ -325,11 +339,11 @@ class ProcessHost:
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the process's reply."""
         self._await(deadline)
-        if not self._header[channel.HAS_MESSAGE]:
-            return Reply()
-        reply, objects = unpack_reply(self._receive(), self._indices)
-        if objects:
-            self._slots[self._slot].take_objects(0, objects, range(len(self._indices)))
+        reply = self._take_message() if self._header[channel.HAS_MESSAGE] else Reply()
+        if self._header[channel.HAS_INFOS]:
+            infos = self._slots[self._slot].infos
+            infos.take_in()
+            reply.infos = (infos,)
         return reply
 
     def start_close(self) -> None:
@@ -355,6 +369,24 @@ class ProcessHost:
         self._header[channel.SLOT] = slot
         self._request_ready.send()
 
+    def _take_message(self) -> Reply:
+        """Receive what didn't cross in shared memory."""
+        reply, objects, beside = unpack_reply(self._receive(), self._indices)
+        if beside is None:
+            return reply
+        rows = self._slots[self._slot] if self._slots else None
+        not_in_columns, new_tables = beside
+        for form, size in new_tables:
+            block = channel.SharedBlock.receive(self._process.connection, size)
+            if rows is not None:
+                rows.infos.add_table(form, channel.shared_table(form, len(rows), block)[0])
+            block.close()
+        if rows is not None:
+            rows.infos.take_beside(not_in_columns)
+            if objects:
+                rows.take_objects(0, objects, range(len(rows)))
+        return reply
+
     def _await(self, deadline: float | None) -> None:
         if not self._reply_ready.wait(self._process.has_ended, deadline):
             if self._process.has_ended():
@@ -369,6 +401,12 @@ class ProcessHost:
 
     def _died(self) -> WorkerDiedError:
         return worker_died(self._indices, self._process.exitcode, self.placement)
+
+
+def parts_of(slots: Sequence[Rows], shard: range, new_table: Callable[[Form, int], Table] | None = None) -> list[Rows]:
+    """Return a shard's rows of each slot; their infos are in the same columns, since they don't outlive a call."""
+    infos = InfoColumns(len(shard), slots[0].infos.numbers[shard.start : shard.stop], new_table)
+    return [rows.part(shard.start, shard.stop, infos) for rows in slots]
 
 
 def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> WorkerDiedError:
@@ -397,7 +435,8 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
     block = channel.SharedBlock.receive(connection, shared.size)
     header = shared.header(block, worker)
     first, stop = shard.first_index, shard.first_index + len(shard)
-    slots = [rows.part(first, stop) for rows in shared.all_rows(block)]
+    tables = channel.NewTables()
+    slots = parts_of(shared.all_rows(block), range(first, stop), tables)
     actions: dict[int, Array] = {}
     reply_ready.send()
     while True:
@@ -412,13 +451,23 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
         rows = slots[header[channel.SLOT]]
         reply = shard.handle(request, rows) if isinstance(request, Request) else _all_fail(shard, request)
         reply.output = relay.drain()
-        message = None if reply.is_empty and not rows.objects else pack_reply(reply, rows, shard.first_index)
+        message = None
+        beside = _beside(rows.infos if reply.infos else None, tables)
+        header[channel.HAS_INFOS], reply.infos = bool(reply.infos), ()
+        if not reply.is_empty or rows.objects or any(beside()):
+            message = pack_reply(reply, rows, first, beside)
         header[channel.HAS_MESSAGE] = message is not None
         reply_ready.send()
         if message is not None:
             connection.send_bytes(message)
+            tables.send(connection, os.getppid())
         if isinstance(request, Request) and request.method == "close":
             return
+
+
+def _beside(infos: InfoColumns | None, tables: channel.NewTables) -> Callable[[], tuple[Any, Any]]:
+    """Return what tells of infos that aren't in columns, and of new tables."""
+    return lambda: ({} if infos is None else infos.beside, tables.untold)
 
 
 def _unpacked(data: bytes) -> Request | UnpicklableError:
@@ -431,7 +480,7 @@ def _unpacked(data: bytes) -> Request | UnpicklableError:
 
 def _all_fail(shard: Shard, error: BaseException) -> Reply:
     indices = range(shard.first_index, shard.first_index + len(shard))
-    return Reply(None, [None] * len(shard), {index: Failure.of(index, error) for index in indices})
+    return Reply((), [None] * len(shard), {index: Failure.of(index, error) for index in indices})
 
 
 def _build(connection: Connection, reply_ready: channel.Signal) -> tuple[Shard | None, Relay]:
