@@ -75,8 +75,9 @@ class BatchEnv(BatchStates):
             context's, else -1 (where joblib has 1). Never more than sub-environments.
         execution: ``"actors"`` or ``"tasks"``; None: actors where the backend has them.
         caller_steps: Whether the caller steps the last shard itself and counts as one of ``n_jobs``.
-            None: yes for process actors and sequential. A sub-environment that crashes in the caller
-            takes it down: what is promised of crashes holds with False.
+            None: yes for process actors and sequential, and for threads where Python has no global
+            lock. A sub-environment that crashes in the caller takes it down: what is promised of
+            crashes holds with False.
         inner_max_num_threads: BLAS and OpenMP threads while environments run; None: the context's,
             else 1. Linear algebra changes its last bits with it.
         autoreset_mode: Gymnasium's NEXT_STEP (default), SAME_STEP or DISABLED, as enum or value.

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -15,10 +16,20 @@ from typing import Any
 import numpy as np
 from joblib.externals.loky.backend.context import get_context
 
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.info_columns import Form, Table
 from joblib_envs.rows import Array, Leaf, Rows
 
-__all__ = ["NewTables", "SharedArrays", "SharedBlock", "Signal", "no_header", "shared_table"]
+__all__ = [
+    "NewTables",
+    "SharedArrays",
+    "SharedBlock",
+    "Signal",
+    "ThreadSignal",
+    "gil_is_enabled",
+    "no_header",
+    "shared_table",
+]
 
 _ALIGNMENT = 64
 _MIN_SPIN_S = 20e-6
@@ -245,15 +256,18 @@ class Signal:
     """
 
     def __init__(self, *, may_poll: bool = True) -> None:
-        self.__setstate__((get_context("loky").Semaphore(0), may_poll))
+        self._use(get_context("loky").Semaphore(0), may_poll)
+
+    def _use(self, semaphore: Any, may_poll: bool) -> None:
+        self._semaphore, self._may_poll = semaphore, may_poll
+        self.send: Callable[[], None] = semaphore.release
+        self._usual_s = _MIN_SPIN_S
 
     def __getstate__(self) -> Any:
         return self._semaphore, self._may_poll
 
     def __setstate__(self, state: Any) -> None:
-        self._semaphore, self._may_poll = state
-        self.send = self._semaphore.release
-        self._usual_s = _MIN_SPIN_S
+        self._use(*state)
 
     def wait(self, is_alone: Callable[[], bool] | None = None, deadline: float | None = None) -> bool:
         """Wait until the other side has sent.
@@ -302,6 +316,18 @@ class Signal:
                 return bool(acquire(False))  # it may have sent just before it ended
             if deadline is not None and time.perf_counter() >= deadline:
                 return False
+
+
+class ThreadSignal(Signal):
+    """The same between threads: a lock that one thread holds until another one releases it.
+
+    Where Python has its global lock nobody polls: a thread that does keeps all others from running.
+    """
+
+    def __init__(self, *, may_poll: bool = True) -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        self._use(lock, may_poll and not gil_is_enabled())
 
 
 def ignore_broken_pipe() -> contextlib.suppress:

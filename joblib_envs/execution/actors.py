@@ -7,9 +7,10 @@ import copy
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+import joblib
 import numpy as np
 
 from joblib_envs.channel import SharedArrays, SharedBlock
@@ -24,7 +25,13 @@ from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["Actors", "HostFactory"]
 
-HostFactory: TypeAlias = Callable[[Construction, ThreadLimit, int], Host]
+
+class HostFactory(Protocol):
+    """Makes the host of one shard: ``ThreadHost`` or ``ProcessHost``."""
+
+    def __call__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool) -> Host:
+        """Make it; ``may_poll`` says whether there is a processor for each worker."""
+        ...
 
 
 class Actors:
@@ -173,20 +180,23 @@ class Actors:
         self.close()
 
     def _make_hosts(self, plan: BatchPlan, new_host: HostFactory) -> None:
+        may_poll = plan.n_jobs <= joblib.cpu_count()
         for number, shard in enumerate(self.shards):
             construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
-            is_callers = plan.caller_steps and number == len(self.shards) - 1
-            host = CallerHost(construction, plan.limit) if is_callers else new_host(construction, plan.limit, number)
-            self._hosts.append(host)
+            if plan.caller_steps and number == len(self.shards) - 1:
+                self._hosts.append(CallerHost(construction, plan.limit))
+            else:
+                self._hosts.append(new_host(construction, plan.limit, number, may_poll=may_poll))
         numbers = range(len(self._hosts))
         away = [number for number in numbers if self._hosts[number].is_away]
         here = [number for number in numbers if not self._hosts[number].is_away]
         # Those away start at once; before the first in this process its BLAS threads are bounded.
         self._starting_order = away + here
         self._first_here = here[0] if here else None
-        # The caller's own shard first: it is stepped while the others are at work.
+        # The caller's own shard first: it is stepped while the others are at work. Of those here, who
+        # began last is waited for first: when it is done the others mostly are, and the caller wakes once.
         callers = [number for number in here if isinstance(self._hosts[number], CallerHost)]
-        self._waiting_order = callers + [number for number in here if number not in callers] + away
+        self._waiting_order = callers + [number for number in reversed(here) if number not in callers] + away
         self._first_away = away[0] if away else None
         self._slices = [slice(shard.start, shard.stop) for shard in self.shards]
 

@@ -5,9 +5,9 @@ An *actor* is a stateful worker that owns sub-environments, not a policy.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +33,6 @@ __all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "parts_of", "worke
 
 Built: TypeAlias = ShardDescription | Failure
 
-_SLICE_S = 0.1
 _CLOSE_S = 5.0
 """How long environments may take to close before their process is ended."""
 
@@ -158,13 +157,15 @@ class ThreadHost:
 
     is_away = False
 
-    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+    def __init__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool = True) -> None:
         self.placement = f"thread-{number}"
         self._construction = construction
         self._limit = limit
         self._slots: Sequence[Rows] = ()
-        self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._request_ready = channel.ThreadSignal(may_poll=may_poll)
+        self._reply_ready = channel.ThreadSignal(may_poll=may_poll)
+        self._begun: tuple[Request, int] | None = None
+        self._answer: Any = None
         self._closing = False
         # A daemon: an open batch must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name=f"joblib-envs-{number}", daemon=True)
@@ -188,7 +189,8 @@ class ThreadHost:
 
     def start(self, packed: Request, slot: int) -> None:
         """Hand a request to the thread."""
-        self._inbox.put((packed, slot))
+        self._begun = (packed, slot)
+        self._request_ready.send()
 
     def takes(self, actions: Any) -> bool:
         """Take every array."""
@@ -208,12 +210,13 @@ class ThreadHost:
         self._closing = self._thread.is_alive()
         if self._closing:
             self.start(Request("close"), 0)
-            self._inbox.put(None)
 
     def stop(self, *, graceful: bool) -> Reply | None:
         """Wait for the thread's end; a busy thread is left to end itself."""
         if not graceful:
-            self._inbox.put(None)
+            self._begun = None
+            with contextlib.suppress(RuntimeError):  # it has yet to take what was begun: nothing but its end
+                self._request_ready.send()
             return None
         if not self._closing:
             return None
@@ -222,18 +225,18 @@ class ThreadHost:
         return reply
 
     def _receive(self, deadline: float | None) -> Any:
-        while True:
-            # In slices: a signal that comes just before a wait doesn't end it, and Ctrl-C would be lost.
-            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - time.perf_counter(), 0.0))
-            try:
-                answer = self._outbox.get(timeout=left)
-                break
-            except queue.Empty:
-                if deadline is not None and time.perf_counter() >= deadline:
-                    raise TimeoutError(f"{self.placement} is still at work") from None
+        # Nobody is ever alone with a thread; but asked, the wait comes in slices: a signal that
+        # comes just before a wait doesn't end it, and Ctrl-C would be lost.
+        if not self._reply_ready.wait(_never, deadline):
+            raise TimeoutError(f"{self.placement} is still at work")
+        answer = self._answer
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def _reply(self, answer: Any) -> None:
+        self._answer = answer
+        self._reply_ready.send()
 
     def _run(self) -> None:
         try:
@@ -241,23 +244,31 @@ class ThreadHost:
                 shard = self._construction.build()
             built = shard if isinstance(shard, Failure) else shard.describe()
         except BaseException as error:  # whatever it is, the caller waits for an answer
-            self._outbox.put(error)
+            self._reply(error)
             return
-        self._outbox.put(built)
+        self._reply(built)
         if isinstance(shard, Failure):
             return
-        while (begun := self._inbox.get()) is not None:
+        while self._request_ready.wait() and (begun := self._begun) is not None:
             request, slot = begun
             try:
                 reply = self._handle(shard, request, slot)
             except BaseException as error:  # an interrupt that an environment raises is its own
                 reply = _all_fail(shard, error)
-            self._outbox.put(reply)
+            self._reply(reply)
+            if request.method == "close":
+                return
 
     def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
         rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
+        if not self._limit.is_per_thread:
+            return shard.handle(request, rows)
         with self._limit.in_this_thread():
             return shard.handle(request, rows)
+
+
+def _never() -> bool:
+    return False
 
 
 class ProcessHost:
@@ -265,10 +276,11 @@ class ProcessHost:
 
     is_away = True
 
-    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+    def __init__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool = True) -> None:
         self.placement = f"process-{number}"
         self._indices = construction.indices
-        self._request_ready, self._reply_ready = channel.Signal(), channel.Signal()
+        self._request_ready = channel.Signal(may_poll=may_poll)
+        self._reply_ready = channel.Signal(may_poll=may_poll)
         self._setup = cloudpickle.dumps((self._indices, OutputSettings.current(), construction.packed()))
         self._process = WorkerProcess(
             _serve, (self._request_ready, self._reply_ready), limit.num_threads, f"joblib-envs-{number}"
