@@ -208,6 +208,7 @@ class ActionCheck:
         num_envs: Number of sub-environments.
 
     Attributes:
+        num_envs: Number of sub-environments.
         shape: The shape of one action where a batch of actions is one array, else None.
     """
 
@@ -215,7 +216,7 @@ class ActionCheck:
         self.shape = fixed_action_shape(single_action_space)
         self._action_space = action_space
         self._single_action_space = single_action_space
-        self._num_envs = num_envs
+        self.num_envs = num_envs
         self._batch_shape = None if self.shape is None else (num_envs, *self.shape)
 
     def __call__(self, actions: Any) -> Array | list[Any]:
@@ -232,12 +233,12 @@ class ActionCheck:
             return [action.copy(order="K") for action in actions]
         if self.shape is not None:
             if isinstance(actions, np.ndarray) and actions.dtype != object:
-                raise _wrong_shape(actions, self._num_envs, self.shape)
+                raise _wrong_shape(actions, self.num_envs, self.shape)
             if hasattr(actions, "__array__") and not isinstance(actions, np.ndarray):
-                return _converted(actions, self._num_envs, self.shape)
-        each = _one_for_each(actions, self._action_space, self._single_action_space, self._num_envs)
-        if len(each) != self._num_envs:
-            raise ArgumentError(f"got {len(each)} actions for {self._num_envs} sub-environments: give one for each")
+                return _converted(actions, self.num_envs, self.shape)
+        each = _one_for_each(actions, self._action_space, self._single_action_space, self.num_envs)
+        if len(each) != self.num_envs:
+            raise ArgumentError(f"got {len(each)} actions for {self.num_envs} sub-environments: give one for each")
         for index, action in enumerate(each):
             _check_shape(action, self._single_action_space, index)
         return each

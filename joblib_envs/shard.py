@@ -24,6 +24,7 @@ from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactor
 from joblib_envs.failures import Failure
 from joblib_envs.infos import own_info
 from joblib_envs.rows import Rows
+from joblib_envs.shard_rollout import RolloutOrder, ShardRecord, roll_out
 from joblib_envs.state.env_state import EnvState, Situation, checked_state, layers_of, spec_json_of
 from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
 from joblib_envs.state.pickling import CaptureOptions
@@ -62,7 +63,8 @@ class Request:
 
     Attributes:
         method: The method's name.
-        arguments: The method's arguments, without the rows that ``step``, ``reset`` and ``adopt`` fill.
+        arguments: The method's arguments, without the rows that ``step``, ``reset``, ``rollout`` and
+            ``adopt`` fill.
     """
 
     method: str
@@ -71,7 +73,7 @@ class Request:
     @property
     def fills_rows(self) -> bool:
         """Whether it fills rows; the other calls leave them as they are."""
-        return self.method in ("step", "reset", "adopt")
+        return self.method in ("step", "reset", "adopt", "rollout")
 
     @property
     def row_mask(self) -> Sequence[bool] | None:
@@ -91,17 +93,20 @@ class Reply:
         results: What ``call`` returned, by sub-environment.
         failures: The sub-environments that raised, by their index in the batch.
         output: Warnings and log records of a worker process, for the caller to show.
+        records: What the shards recorded in a rollout.
     """
 
     infos: list[dict[Any, Any] | None] | None = None
     results: list[Any] | None = None
     failures: dict[int, Failure] = field(default_factory=dict)
     output: list[Any] = field(default_factory=list)
+    records: list[ShardRecord] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether the rows already say everything."""
-        return self.infos is None and self.results is None and not self.failures and not self.output
+        nothing_told = self.infos is None and self.results is None and not self.records
+        return nothing_told and not self.failures and not self.output
 
 
 class Shard:
@@ -210,6 +215,11 @@ class Shard:
                 pending[row] = ended and next_step
                 infos.append(own_info(info) if info else None)
         return Reply(infos if any(infos) else None, None, failures)
+
+    def rollout(self, rows: Rows, order: RolloutOrder) -> Reply:
+        """Step many times with a policy's actions, and record what happens."""
+        record, failures = roll_out(self, rows, order, self._reset_pending)
+        return Reply(failures=failures, records=[record])
 
     def reset(
         self,

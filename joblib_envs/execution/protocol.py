@@ -112,6 +112,7 @@ def merge_replies(replies: Sequence[Reply], shards: Sequence[range]) -> Reply:
     for reply in replies:
         merged.failures.update(reply.failures)
         merged.output.extend(reply.output)
+        merged.records.extend(reply.records)
     if any(reply.infos is not None for reply in replies):
         merged.infos = [
             info for reply, shard in zip(replies, shards, strict=True) for info in reply.infos or [None] * len(shard)

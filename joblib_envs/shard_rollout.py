@@ -1,0 +1,297 @@
+"""Many steps of a shard with a policy's actions, where the environments are; nothing is exchanged in between."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+from gymnasium import Space
+
+from joblib_envs.arguments import ActionCheck
+from joblib_envs.copies import own
+from joblib_envs.errors import UnpicklableError
+from joblib_envs.failures import Failure
+from joblib_envs.info_history import InfoHistory
+from joblib_envs.policies import Memory, PolicyDriver
+from joblib_envs.rows import Array, Leaf, Rows, leaves_of
+
+if TYPE_CHECKING:
+    from joblib_envs.shard import Reply, Shard
+
+__all__ = ["RolloutOrder", "ShardRecord", "TravellingPolicy", "fill_rows", "roll_out"]
+
+
+class TravellingPolicy:
+    """A policy on its way to a shard, which gets one of its own.
+
+    To another process it goes as a pickle, which is made once for all; in one process it is copied
+    where that can be done, so that what shards do to it side by side is the same everywhere.
+
+    Args:
+        policy: The policy.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._data: bytes | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._data is None:
+            try:
+                self._data = cloudpickle.dumps(self._policy)
+            except Exception as error:
+                raise UnpicklableError(
+                    f"the policy can't be pickled ({type(error).__name__}: {error}); make such things in its first call"
+                ) from error
+        return _arrived, (self._data,)
+
+    def take(self) -> Any:
+        """Return the shard's own policy."""
+        if self._data is None:
+            return own(self._policy)
+        return cloudpickle.loads(self._data)
+
+
+def _arrived(data: bytes) -> TravellingPolicy:
+    policy = TravellingPolicy(None)
+    policy._data = data
+    return policy
+
+
+@dataclass(frozen=True)
+class RolloutOrder:
+    """What a shard needs for a rollout.
+
+    Attributes:
+        policy: The policy for this shard's sub-environments.
+        memory: What it starts from, if it is recurrent.
+        num_steps: How many steps to make.
+        observations: The current observations: for each array leaf ``(n, *shape)``.
+        objects: For each object leaf a list of n.
+        observation_space: The single observation space of the batch.
+        action_space: The single action space.
+        check_actions: Checks this shard's actions.
+    """
+
+    policy: TravellingPolicy
+    memory: Memory | None
+    num_steps: int
+    observations: Sequence[Array]
+    objects: Sequence[list[Any]]
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    check_actions: ActionCheck
+
+
+@dataclass
+class ShardRecord:
+    """What a shard's sub-environments did in a rollout of T steps; later rows are zero where it stopped early.
+
+    Attributes:
+        first_index: The batch's index of the first sub-environment.
+        steps_made: int64 ``(n,)``.
+        observations: For each array leaf ``(T, n, *shape)``.
+        objects: For each object leaf an object array ``(T, n)``.
+        actions: For each leaf of the action space ``(T, n, *shape)``; an object array ``(T, n)`` where it has no
+            fixed shape, or the policy gave several dtypes. Nothing where it never gave any.
+        rewards: float64 ``(T, n)``.
+        terminations: bool ``(T, n)``.
+        truncations: bool ``(T, n)``.
+        infos: The infos.
+        policy_state: The policy's state for the observations that come next.
+        policy_failure: The exception that the policy raised, if it did.
+    """
+
+    first_index: int
+    steps_made: Array
+    observations: list[Array]
+    objects: list[Array]
+    actions: list[Array]
+    rewards: Array
+    terminations: Array
+    truncations: Array
+    infos: InfoHistory
+    policy_state: Any = None
+    policy_failure: Failure | None = None
+
+    def fail_what_cannot_cross(self, refuses: Callable[[Any], BaseException | None]) -> dict[int, BaseException]:
+        """Take out infos, observations and actions that can't be pickled.
+
+        Args:
+            refuses: Returns why a value can't be pickled, or None.
+
+        Returns:
+            By row why; such a row counts as having made the steps before only.
+        """
+        found: dict[int, BaseException] = {}
+        for row in range(len(self.steps_made)):
+            first = [self.infos.drop(row, refuses)]
+            for array in (*self.objects, *(each for each in self.actions if each.dtype.hasobject)):
+                errors = [(step, refuses(value)) for step, value in enumerate(array[:, row])]
+                bad = [(step, error) for step, error in errors if error is not None]
+                for step, _ in bad:
+                    array[step, row] = None
+                first.append(bad[0] if bad else None)
+            if any(first):
+                step, found[row] = min((each for each in first if each is not None), key=lambda each: each[0])
+                self.steps_made[row] = min(self.steps_made[row], step)
+        return found
+
+
+def fill_rows(rows: Rows, observations: Sequence[Array], objects: Sequence[list[Any]]) -> None:
+    """Put observations into the rows."""
+    for mine, given in zip(rows.observations, observations, strict=True):
+        mine[...] = given
+    for values, items in zip(rows.objects, objects, strict=True):
+        values[:] = items
+
+
+def roll_out(
+    shard: Shard, rows: Rows, order: RolloutOrder, pending: Sequence[bool]
+) -> tuple[ShardRecord, dict[int, Failure]]:
+    """Step a shard many times.
+
+    It stops after a step in which a sub-environment failed, or before one for which the policy did.
+
+    Args:
+        shard: The shard.
+        rows: Filled as by its last step.
+        order: What to do.
+        pending: With NEXT_STEP, which sub-environments the first step resets.
+
+    Returns:
+        The record, and the sub-environments that failed in the last step, by index.
+    """
+    recorder = _Recorder(rows, order, shard.first_index)
+    fill_rows(rows, order.observations, order.objects)
+    try:
+        policy = order.policy.take()
+    except Exception as error:
+        return recorder.finish(0, None, Failure.of(shard.first_index, _cannot_unpickle(error))), {}
+    driver = PolicyDriver(policy, order.check_actions, order.memory, shard.autoreset_mode, pending)
+    policy_failure = None
+    failures: dict[int, Failure] = {}
+    made, num_steps = 0, order.num_steps
+    while made < num_steps and not failures:
+        try:
+            actions = driver(recorder.observe(made))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            policy_failure = Failure.of(shard.first_index, error)
+            break
+        reply = shard.step(rows, recorder.act(actions))
+        recorder.keep(made, reply)
+        driver.after_step(rows.terminations, rows.truncations)
+        failures = reply.failures
+        made += 1
+    record = recorder.finish(made, driver.state, policy_failure)
+    for index in failures:
+        record.steps_made[index - shard.first_index] -= 1
+    return record, failures
+
+
+def _cannot_unpickle(error: Exception) -> UnpicklableError:
+    cannot = UnpicklableError(
+        f"the policy can't be unpickled in a worker ({type(error).__name__}: {error}): what it imports must be there, "
+        f"too; or use backend='threading' or 'sequential', which need no pickling"
+    )
+    cannot.__cause__ = error
+    return cannot
+
+
+class _Recorder:
+    """Copies what is in the rows, step by step: the rows are written again in the next step."""
+
+    def __init__(self, rows: Rows, order: RolloutOrder, first_index: int) -> None:
+        self._rows, self._order, self._first_index = rows, order, first_index
+        shape = (order.num_steps, len(rows))
+        self._observations = [np.zeros((order.num_steps, *each.shape), each.dtype) for each in rows.observations]
+        self._objects: list[Array] = [np.full(shape, None, dtype=object) for _ in rows.objects]
+        self._rewards = np.zeros(shape, np.float64)
+        self._terminations, self._truncations = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        self._actions: list[Any] = []
+        self._infos = InfoHistory(len(rows))
+        only = rows.leaves[0] if len(rows.leaves) == 1 else None
+        self._is_one_array = only is not None and only.is_array and not only.path
+
+    def observe(self, step: int) -> Any:
+        """Keep the observations, and return a copy of them for the policy, which may do with it what it likes."""
+        rows = self._rows
+        if self._is_one_array:
+            current = rows.observations[0]
+            self._observations[0][step] = current
+            return current.copy()
+        for kept, array in zip(self._observations, rows.observations, strict=True):
+            kept[step] = array
+        for items, values in zip(self._objects, rows.objects, strict=True):
+            for row, value in enumerate(values):
+                items[step, row] = value
+        return rows.batch(self._order.observation_space, copied=True)
+
+    def act(self, actions: Any) -> Any:
+        """Keep the actions, and return a copy for the environments: the policy may use its array again."""
+        if type(actions) is np.ndarray:
+            self._actions.append(actions.copy())
+            return actions.copy()
+        self._actions.append(copy.deepcopy(actions))
+        return copy.deepcopy(actions)
+
+    def keep(self, step: int, reply: Reply) -> None:
+        """Keep what a step gave."""
+        rows = self._rows
+        self._rewards[step] = rows.rewards
+        self._terminations[step] = rows.terminations
+        self._truncations[step] = rows.truncations
+        if reply.infos is not None:
+            self._infos.add(step, reply.infos)
+
+    def finish(self, made: int, policy_state: Any, policy_failure: Failure | None) -> ShardRecord:
+        """Return the record."""
+        self._infos.pack()
+        num_rows = len(self._rows)
+        return ShardRecord(
+            self._first_index,
+            np.full(num_rows, made, dtype=np.int64),
+            self._observations,
+            self._objects,
+            _time_major_actions(self._actions, self._order, num_rows),
+            self._rewards,
+            self._terminations,
+            self._truncations,
+            self._infos,
+            policy_state,
+            policy_failure,
+        )
+
+
+def _time_major_actions(batches: Sequence[Any], order: RolloutOrder, num_rows: int) -> list[Array]:
+    """Return each leaf of the actions; nothing where there are none."""
+    if not batches:
+        return []
+    first = batches[0]
+    if all(type(batch) is np.ndarray and batch.dtype == first.dtype for batch in batches):
+        actions: Array = np.zeros((order.num_steps, *first.shape), first.dtype)
+        np.concatenate(batches, out=actions[: len(batches)].reshape(-1, *first.shape[1:]))
+        return [actions]
+    shape = (order.num_steps, num_rows)
+    leaves = leaves_of(order.action_space)
+    return [_time_major_leaf(leaf, [[leaf.of(one) for one in batch] for batch in batches], shape) for leaf in leaves]
+
+
+def _time_major_leaf(leaf: Leaf, values: list[list[Any]], shape: tuple[int, int]) -> Array:
+    """Return one leaf of the actions as an array of their dtype, or as an object array where one can't hold them."""
+    flat = [np.asarray(value) for step in values for value in step] if leaf.is_array else []
+    if flat and len({(value.dtype, value.shape) for value in flat}) == 1:
+        array: Array = np.zeros((*shape, *flat[0].shape), flat[0].dtype)
+        array[: len(values)] = np.reshape(flat, (len(values), *array.shape[1:]))
+        return array
+    objects: Array = np.full(shape, None, dtype=object)
+    for step, batch in enumerate(values):
+        for row, value in enumerate(batch):
+            objects[step, row] = value
+    return objects
