@@ -9,7 +9,6 @@ whatever it kept in itself would stay in a worker.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -83,12 +82,11 @@ class RandomPolicy:
 
     The actions of sub-environment i depend on the seed, on i and on how many it has drawn, and on
     nothing else: not on the number of sub-environments or workers, nor on the backend. The streams
-    go on over episodes. They are the policy's state, so it is a :class:`RecurrentPolicy`. Numbers are
-    NumPy's (Philox), which may change with NumPy's version.
+    go on over episodes. They are the policy's state, so it is a :class:`RecurrentPolicy`.
 
     Args:
         single_action_space: One sub-environment's action space. Discrete, MultiDiscrete, MultiBinary and
-            bounded Box are drawn uniformly, many at once; others by the space's own ``sample``.
+            bounded Box of floats are drawn uniformly, many at once; others by the space's own ``sample``.
         seed: A whole number from 0 on.
 
     Raises:
@@ -101,7 +99,7 @@ class RandomPolicy:
         >>> first, state = policy(None, state)
         >>> second, state = policy(None, state)
         >>> first.tolist(), second.tolist()
-        ([3, 4, 1], [1, 0, 0])
+        ([0, 0, 2], [3, 4, 4])
     """
 
     state_spans_episodes = True
@@ -117,9 +115,6 @@ class RandomPolicy:
             raise ArgumentError(f"seed={seed} is negative: give a whole number from 0 on")
         self.single_action_space = copy.deepcopy(single_action_space)
         self.seed = int(seed)
-        self._draw = _many_at_once(self.single_action_space)
-        size = int(np.prod(single_action_space.shape or ()))
-        self._block = max(1, min(256, 4096 // max(size, 1)))
         # (state that comes next, actions from some state on, which of them is next): swapped as a whole,
         # and believed only if it is of the very state that is given, which nobody can write to.
         self._ahead: tuple[Any, Any, int] = (None, (), 0)
@@ -128,12 +123,7 @@ class RandomPolicy:
         return f"RandomPolicy({self.single_action_space!r}, seed={self.seed})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in vars(self).items() if name != "_draw"}
-        return {**kept, "_ahead": (None, (), 0)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._draw = _many_at_once(self.single_action_space)
+        return {**vars(self), "_ahead": (None, (), 0)}
 
     def initial_state(self, num_envs: int) -> Array:
         """Return the streams' beginnings: uint64 ``(num_envs, 3)``, a stream's key and the number of draws."""
@@ -146,24 +136,14 @@ class RandomPolicy:
         """Return an action for each row of the state, and the next state."""
         following = state + _ONE_DRAW
         following.setflags(write=False)
-        if self._draw is None:
-            return self._sampled(state), following
         known, actions, number = self._ahead
         if known is not state or number == len(actions):
-            actions, number = self._drawn_ahead(state), 0
+            drawn = _drawn(self.single_action_space, state)
+            if drawn is None:
+                return self._sampled(state), following
+            actions, number = drawn, 0
         self._ahead = (following, actions, number + 1)
         return actions[number].copy(), following
-
-    def _drawn_ahead(self, state: Array) -> Array:
-        """Return the rows' next actions, time-major: as many as the first stream to do so has in its block."""
-        assert self._draw is not None
-        blocks, offsets = np.divmod(state[:, 2].astype(np.int64), self._block)
-        ahead = self._block - int(offsets.max(initial=0))
-        streams = []
-        for (first, second, _), block, offset in zip(state.tolist(), blocks.tolist(), offsets.tolist(), strict=True):
-            philox = np.random.Philox(key=first + (second << 64), counter=block << 128)
-            streams.append(self._draw(np.random.Generator(philox), self._block)[offset : offset + ahead])
-        return np.stack(streams, axis=1) if streams else np.zeros((ahead, 0), dtype=np.int64)
 
     def _sampled(self, state: Array) -> list[Any]:
         space = copy.deepcopy(self.single_action_space)
@@ -175,23 +155,45 @@ class RandomPolicy:
 
 
 _ONE_DRAW = np.array([0, 0, 1], dtype=np.uint64)
+_AHEAD = 64
+"""Actions that are drawn at once, so that a step costs no more than taking one."""
 
 
-def _many_at_once(space: Space[Any]) -> Callable[[np.random.Generator, int], Array] | None:
-    """Return what draws so many actions ``(number, *shape)`` of a space, where NumPy can; else None."""
-    if type(space) is spaces.Discrete:
-        start, stop = int(space.start), int(space.start + space.n)
-        return lambda generator, number: generator.integers(start, stop, number).astype(space.dtype)
-    if type(space) is spaces.MultiDiscrete:
-        low, high = space.start, space.start + space.nvec
-        return lambda generator, number: generator.integers(low, high, (number, *space.shape)).astype(space.dtype)
-    if type(space) is spaces.MultiBinary:
-        return lambda generator, number: generator.integers(0, 2, (number, *space.shape)).astype(space.dtype)
-    if type(space) is spaces.Box and space.dtype in (np.float32, np.float64):
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        if np.isfinite(high - low).all():
-            return lambda generator, number: generator.uniform(low, high, (number, *space.shape)).astype(space.dtype)
+def _drawn(space: Space[Any], state: Array) -> Array | None:
+    """Return the next actions of each stream, ``(_AHEAD, n, *shape)``, where they can be drawn at once; else None."""
+    kind = type(space)
+    if kind is spaces.Discrete or kind is spaces.MultiDiscrete:
+        sizes = np.asarray(space.n if kind is spaces.Discrete else space.nvec).astype(np.uint64)  # type: ignore[attr-defined]
+        actions: Array = (_words(state, space.shape) % sizes).astype(space.dtype) + space.start  # type: ignore[attr-defined]
+        return actions.astype(space.dtype, copy=False)
+    if kind is spaces.MultiBinary:
+        return (_words(state, space.shape) >> np.uint64(63)).astype(space.dtype)
+    if kind is spaces.Box and space.dtype in (np.float32, np.float64):
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
+        with np.errstate(over="ignore"):
+            width = high - low
+        if np.isfinite(width).all():
+            fractions = (_words(state, space.shape) >> np.uint64(11)) * 2.0**-53
+            drawn: Array = np.minimum(low + fractions * width, high)
+            return drawn.astype(space.dtype)
     return None
+
+
+def _words(state: Array, shape: Any) -> Array:
+    """Return random words ``(_AHEAD, n, *shape)``: SplitMix64 twice, of a word's number and each half of the key."""
+    size = int(np.prod(shape))
+    draws = state[None, :, 2, None] + np.arange(_AHEAD, dtype=np.uint64)[:, None, None]
+    numbers = draws * np.uint64(size) + np.arange(size, dtype=np.uint64)
+    words = _mixed(state[:, 0, None] + numbers * np.uint64(0x9E3779B97F4A7C15))
+    return _mixed(words ^ state[:, 1, None]).reshape(_AHEAD, len(state), *shape)
+
+
+def _mixed(words: Array) -> Array:
+    """Return SplitMix64's words for these (Steele, Lea and Flood 2014)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = words ^ (words >> np.uint64(31))
+    return mixed
 
 
 @dataclass(frozen=True)

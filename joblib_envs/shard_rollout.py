@@ -236,8 +236,9 @@ class _Recorder:
     def act(self, actions: Any) -> Any:
         """Keep the actions, and return a copy for the environments: the policy may use its array again."""
         if type(actions) is np.ndarray:
-            self._actions.append(actions.copy())
-            return actions.copy()
+            kept = actions.copy()
+            self._actions.append(kept)
+            return kept if actions.ndim == 1 else actions.copy()  # of one dimension, its items are values
         self._actions.append(copy.deepcopy(actions))
         return copy.deepcopy(actions)
 
