@@ -23,7 +23,7 @@ from joblib_envs.relay import replay
 from joblib_envs.rollouts import Rollout, joined_rollout
 from joblib_envs.rows import Array, Leaf, Rows
 from joblib_envs.shard import Reply, Request
-from joblib_envs.shard_rollout import RolloutOrder, ShardRecord, TravellingPolicy, fill_rows
+from joblib_envs.shard_rollout import RolloutForm, RolloutOrder, ShardRecord, TravellingPolicy, fill_rows
 from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["BatchRollouts"]
@@ -38,7 +38,7 @@ class BatchRollouts(BatchStates):
 
     def __init__(self, *_env: Any, **_settings: Any) -> None:
         super().__init__()
-        self._checks: dict[int, ActionCheck] = {}
+        self._forms: dict[int, RolloutForm] = {}
 
     def rollout(self, policy: Any, num_steps: int, *, policy_state: Any = None) -> Rollout:
         """Make many steps with a policy that runs where the sub-environments are: no exchange per step.
@@ -146,18 +146,17 @@ class BatchRollouts(BatchStates):
                     num_steps,
                     [array[shard.start : shard.stop].copy() for array in rows.observations],
                     [copy.deepcopy(values[shard.start : shard.stop]) for values in rows.objects],
-                    self.single_observation_space,
-                    self.single_action_space,
-                    self._check_for(len(shard)),
+                    self._form_for(len(shard)),
                 )
             )
         return orders
 
-    def _check_for(self, num_envs: int) -> ActionCheck:
-        if num_envs not in self._checks:
+    def _form_for(self, num_envs: int) -> RolloutForm:
+        if num_envs not in self._forms:
             space = self.single_action_space
-            self._checks[num_envs] = ActionCheck(batch_space(space, num_envs), space, num_envs)
-        return self._checks[num_envs]
+            check = ActionCheck(batch_space(space, num_envs), space, num_envs)
+            self._forms[num_envs] = RolloutForm(self.single_observation_space, space, check)
+        return self._forms[num_envs]
 
     def _difference(self, policy: Any, memory: Memory | None, orders: Sequence[RolloutOrder]) -> Difference | None:
         """Ask the policy for all, as in lockstep, and for each shard, as in a worker: tell what differs first.
@@ -177,7 +176,7 @@ class BatchRollouts(BatchStates):
                     fill_rows(rows, order.observations, order.objects)
                     some = rows.batch(self.single_observation_space, copied=True)
                     part = _for_envs(tried, shard)
-                    some_actions, some_state = self._answer(part, order.check_actions, order.memory, some)
+                    some_actions, some_state = self._answer(part, order.form.check_actions, order.memory, some)
                     difference = _first_in_actions(actions, some_actions, shard)
                     if difference is None and memory is not None:
                         path = f"the policy's state of the sub-environments {shard.start} to {shard.stop - 1}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from joblib_envs.rows import Array, Leaf, Rows, leaves_of
 if TYPE_CHECKING:
     from joblib_envs.shard import Reply, Shard
 
-__all__ = ["RolloutOrder", "ShardRecord", "TravellingPolicy", "fill_rows", "roll_out"]
+__all__ = ["RolloutForm", "RolloutOrder", "ShardRecord", "TravellingPolicy", "fill_rows", "roll_out"]
 
 
 class TravellingPolicy:
@@ -47,19 +48,48 @@ class TravellingPolicy:
                 raise UnpicklableError(
                     f"the policy can't be pickled ({type(error).__name__}: {error}); make such things in its first call"
                 ) from error
-        return _arrived, (self._data,)
+        return _ArrivedPolicy, (self._data,)
 
     def take(self) -> Any:
         """Return the shard's own policy."""
+        return own(self._policy)
+
+
+class _ArrivedPolicy(TravellingPolicy):
+    """A policy in a worker process: unpickled where a failure can be told as the policy's own."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(None)
+        self._data = data
+
+    def take(self) -> Any:
+        return cloudpickle.loads(self._data or b"")
+
+
+class RolloutForm:
+    """What is the same in all rollouts of a shard. It is pickled once, and unpickled once in each worker.
+
+    Args:
+        observation_space: The single observation space of the batch.
+        action_space: The single action space.
+        check_actions: Checks the shard's actions.
+    """
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any], check_actions: ActionCheck) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.check_actions = check_actions
+        self._data: bytes | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
         if self._data is None:
-            return own(self._policy)
-        return cloudpickle.loads(self._data)
+            self._data = cloudpickle.dumps((self.observation_space, self.action_space, self.check_actions))
+        return _form_of, (self._data,)
 
 
-def _arrived(data: bytes) -> TravellingPolicy:
-    policy = TravellingPolicy(None)
-    policy._data = data
-    return policy
+@functools.lru_cache(maxsize=64)
+def _form_of(data: bytes) -> RolloutForm:
+    return RolloutForm(*cloudpickle.loads(data))
 
 
 @dataclass(frozen=True)
@@ -72,9 +102,7 @@ class RolloutOrder:
         num_steps: How many steps to make.
         observations: The current observations: for each array leaf ``(n, *shape)``.
         objects: For each object leaf a list of n.
-        observation_space: The single observation space of the batch.
-        action_space: The single action space.
-        check_actions: Checks this shard's actions.
+        form: The spaces, and the check of the actions.
     """
 
     policy: TravellingPolicy
@@ -82,9 +110,7 @@ class RolloutOrder:
     num_steps: int
     observations: Sequence[Array]
     objects: Sequence[list[Any]]
-    observation_space: Space[Any]
-    action_space: Space[Any]
-    check_actions: ActionCheck
+    form: RolloutForm
 
 
 @dataclass
@@ -172,7 +198,7 @@ def roll_out(
         policy = order.policy.take()
     except Exception as error:
         return recorder.finish(0, None, Failure.of(shard.first_index, _cannot_unpickle(error))), {}
-    driver = PolicyDriver(policy, order.check_actions, order.memory, shard.autoreset_mode, pending)
+    driver = PolicyDriver(policy, order.form.check_actions, order.memory, shard.autoreset_mode, pending)
     policy_failure = None
     failures: dict[int, Failure] = {}
     made, num_steps = 0, order.num_steps
@@ -231,7 +257,7 @@ class _Recorder:
         for items, values in zip(self._objects, rows.objects, strict=True):
             for row, value in enumerate(values):
                 items[step, row] = value
-        return rows.batch(self._order.observation_space, copied=True)
+        return rows.batch(self._order.form.observation_space, copied=True)
 
     def act(self, actions: Any) -> Any:
         """Keep the actions, and return a copy for the environments: the policy may use its array again."""
@@ -280,7 +306,7 @@ def _time_major_actions(batches: Sequence[Any], order: RolloutOrder, num_rows: i
         np.concatenate(batches, out=actions[: len(batches)].reshape(-1, *first.shape[1:]))
         return [actions]
     shape = (order.num_steps, num_rows)
-    leaves = leaves_of(order.action_space)
+    leaves = leaves_of(order.form.action_space)
     return [_time_major_leaf(leaf, [[leaf.of(one) for one in batch] for batch in batches], shape) for leaf in leaves]
 
 

@@ -560,6 +560,32 @@ def test_a_policys_error_comes_with_the_workers_traceback(backend):
     assert "odd_policies.py" in "".join(caught.value.__cause__.__notes__)
 
 
+def test_an_interrupt_in_the_callers_policy_is_passed_on_and_asks_for_a_reset():
+    with counting_batch(REFERENCE, 2) as envs:
+        envs.reset(seed=0)
+
+        with pytest.raises(KeyboardInterrupt):
+            envs.rollout(FailingAt(2, error=KeyboardInterrupt), 4)
+        with pytest.raises(ResetNeededError, match="interrupted"):
+            envs.rollout(alternate, 1)
+        envs.reset(seed=0)
+        assert envs.rollout(alternate, 2).last_observations.tolist() == [2, 2]
+
+
+def test_a_thread_whose_policy_interrupts_fails_alone():
+    with make_batch(Backend("threading", "actors"), [partial(CountingEnv, 100, start) for start in (0, 50)]) as envs:
+        envs.reset(seed=0)
+
+        with pytest.raises(SubEnvError) as caught:
+            envs.rollout(FailingAt(2, error=KeyboardInterrupt), 4)
+
+    rollout, failed = caught.value.partial
+    assert failed.tolist() == [True, False]
+    assert rollout.steps_made.tolist() == [0, 4]
+    assert rollout.observations.T.tolist() == [[0, 0, 0, 0], [50, 51, 52, 53]]
+    assert rollout.actions.T.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
+
+
 @by_backend(FEW)
 def test_a_policy_that_uses_the_batch_is_told(backend):
     with counting_batch(backend, 2) as envs:
