@@ -17,7 +17,7 @@ from joblib_envs.shard_rollout import ShardRecord
 __all__ = ["Rollout", "joined_rollout"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rollout:
     """T steps of n sub-environments with a policy's actions, time-major; its arrays are the caller's own.
 
@@ -36,7 +36,7 @@ class Rollout:
         truncations: bool ``(T, n)``.
         infos: For each key that anybody told at any time an array ``(T, n)`` or ``(T, n, *shape)``, and its
             bool mask ``_key`` ``(T, n)``, by the rule for one step's infos, applied to all T * n at once.
-        last_observations: The current observations after it, as ``step`` returns them.
+        last_observations: The current observations after it, as ``step`` returns them (views with ``copy=False``).
         policy_state: The recurrent policy's state for ``last_observations``, with ``initial_state`` where those
             begin an episode: what to give to the next rollout. None where the policy has no state.
         equals_lockstep: Whether the policy passed the check that its actions for some sub-environments are those

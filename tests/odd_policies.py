@@ -17,6 +17,11 @@ def alternate(observations):
     return observations.astype(np.int64) % 2
 
 
+def alternate_first(observations):
+    """The same of the first number."""
+    return alternate(observations[:, 0])
+
+
 class Remembering:
     """Recurrent: sums up what it has seen in the episode, and acts by it."""
 

@@ -23,6 +23,7 @@ from odd_policies import (
     Unloadable,
     WrongAt,
     alternate,
+    alternate_first,
     lean,
 )
 
@@ -224,6 +225,31 @@ def test_steps_before_a_rollout_count(backend):
     assert rollout.rewards.T.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
     assert rollout.terminations.T.tolist() == [[False, False, False, True]] * 3
     assert rollout.last_observations.tolist() == [3, 3, 3]
+
+
+@by_backend(FEW)
+def test_views_of_the_observations_before_live_on(backend):
+    with counting_batch(backend, 3, copy=False) as envs:
+        before, _ = envs.reset(seed=0)
+
+        envs.rollout(alternate, 5)
+
+        assert before.tolist() == [0, 0, 0]
+
+
+@by_backend(FEW)
+def test_states_after_a_rollout_go_on_like_it(backend):
+    with make_batch(backend, partial(VariableLengthEnv, 4), 3) as envs:
+        envs.reset(seed=2)
+        envs.rollout(Remembering(), 9)
+        states = envs.get_state()
+        first = envs.rollout(alternate_first, 9)
+
+        envs.set_state(states)
+        second = envs.rollout(alternate_first, 9)
+
+    assert first_difference(first.observations, second.observations) is None
+    assert first_difference(first.rewards, second.rewards) is None
 
 
 @by_backend(FEW)
