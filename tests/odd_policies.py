@@ -49,6 +49,26 @@ class InPlace(Remembering):
         return self.actions, state
 
 
+class Previous:
+    """Acts by the observation before, which is its state."""
+
+    def initial_state(self, num_envs):
+        return np.zeros(num_envs, np.int64)
+
+    def __call__(self, observations, state):
+        return state % 2, observations
+
+
+class SameArray:
+    """Gives one and the same array, of zeros, for each number of rows."""
+
+    def __init__(self):
+        self.arrays = {}
+
+    def __call__(self, observations):
+        return self.arrays.setdefault(len(observations), np.zeros((len(observations), 3), np.float32))
+
+
 class PerEnv:
     """Has a bias for each sub-environment."""
 

@@ -19,7 +19,9 @@ from odd_policies import (
     Holding,
     InPlace,
     PerEnv,
+    Previous,
     Remembering,
+    SameArray,
     Unloadable,
     WrongAt,
     alternate,
@@ -250,6 +252,41 @@ def test_states_after_a_rollout_go_on_like_it(backend):
 
     assert first_difference(first.observations, second.observations) is None
     assert first_difference(first.rewards, second.rewards) is None
+
+
+@by_backend(FEW)
+def test_a_policy_may_keep_its_observations(backend):
+    with counting_batch(backend, 3) as envs:
+        envs.reset(seed=0)
+        rollout = envs.rollout(Previous(), 5)
+
+    assert rollout.actions.T.tolist() == [[0, 0, 1, 0, 1]] * 3
+    assert rollout.policy_state.tolist() == [4, 4, 4]
+
+
+class ActionChanging(gymnasium.Env):
+    """Adds one to its action, in place, and observes it."""
+
+    observation_space = action_space = gymnasium.spaces.Box(0, 9, (3,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        action += 1
+        return action, 0.0, False, False, {}
+
+
+@by_backend(FEW)
+def test_an_environment_that_changes_its_action_changes_nobodys_else(backend):
+    with make_batch(backend, ActionChanging, 3) as envs:
+        envs.reset(seed=0)
+        rollout = envs.rollout(SameArray(), 4)
+
+    assert np.unique(rollout.actions).tolist() == [0.0]
+    assert np.unique(rollout.observations[1:]).tolist() == [1.0]
+    assert rollout.equals_lockstep
 
 
 @by_backend(FEW)
