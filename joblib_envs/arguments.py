@@ -226,7 +226,7 @@ class ActionCheck:
             ArgumentError: The number or the shape of the actions is wrong.
             ArgumentTypeError: One action was given where a batch is wanted.
         """
-        if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and actions.dtype != object:
+        if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and not actions.dtype.hasobject:
             if actions.flags.c_contiguous or actions.ndim <= 2:
                 return np.ascontiguousarray(actions)
             # An environment's arithmetic follows the order in memory, so each action keeps its own.

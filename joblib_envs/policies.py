@@ -270,6 +270,7 @@ class PolicyDriver:
 
     Attributes:
         state: The policy's state for the next observations; None if it has none.
+        forgets: Whether it must be told of each step by ``after_step``, since episodes begin with a state anew.
     """
 
     def __init__(
@@ -287,6 +288,7 @@ class PolicyDriver:
         self._next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self._pending = np.zeros(check_actions.num_envs, np.bool_) if pending is None else np.array(pending, np.bool_)
         self._form_is_known = False
+        self.forgets = memory is not None and memory.initial is not None
 
     def __call__(self, observations: Any) -> Array | list[Any]:
         """Return checked actions: an array ``(n, ...)``, or a list of one for each sub-environment.
