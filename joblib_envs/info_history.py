@@ -48,32 +48,37 @@ class InfoHistory:
 
     Args:
         num_rows: Number of sub-environments.
+
+    Attributes:
+        columns: What was told, once it is packed: keys with columns; a key may have several.
     """
 
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows
-        self.columns: dict[Any, _Column] = {}
+        self.columns: list[tuple[Any, _Column]] = []
+        self._told: dict[Any, tuple[list[int], list[Any]]] = {}
 
     def add(self, step: int, infos: Iterable[Mapping[Any, Any] | None]) -> None:
         """Keep one step's infos, which must be nobody else's."""
-        columns = self.columns
+        told = self._told
         for place, info in enumerate(infos, step * self.num_rows):
             if info:
                 for key, value in info.items():
-                    column = columns.get(key)
+                    column = told.get(key)
                     if column is None:
-                        column = columns[key] = _Column([], [])
-                    column.places.append(place)
-                    column.values.append(value)
+                        column = told[key] = ([], [])
+                    column[0].append(place)
+                    column[1].append(value)
 
     def pack(self) -> None:
         """Make arrays of what can be one; after this nothing is added."""
-        for column in self.columns.values():
-            column.places = np.array(column.places, dtype=np.int64)
-            array = _one_array(column.values)
+        for key, (places, values) in self._told.items():
+            array = _one_array(values)
+            column = _Column(np.array(places, dtype=np.int64), values)
             if array is not None:
-                column.kind = type(column.values[0])
-                column.values = array
+                column = _Column(column.places, array, type(values[0]))
+            self.columns.append((key, column))
+        self._told = {}
 
     def drop(self, row: int, refuses: Callable[[Any], BaseException | None]) -> tuple[int, BaseException] | None:
         """Take out of a row what can't cross to the caller.
@@ -86,7 +91,7 @@ class InfoHistory:
             The first step with such a value, and why it can't; None if all can.
         """
         first: tuple[int, BaseException] | None = None
-        for column in self.columns.values():
+        for _, column in self.columns:
             if column.kind is not None:
                 continue
             stays = np.ones(len(column.values), dtype=np.bool_)
@@ -99,7 +104,7 @@ class InfoHistory:
             if not stays.all():
                 column.places = column.places[stays]
                 column.values = [value for value, kept in zip(column.values, stays.tolist(), strict=True) if kept]
-        self.columns = {key: column for key, column in self.columns.items() if len(column.places)}
+        self.columns = [(key, column) for key, column in self.columns if len(column.places)]
         return first
 
 
@@ -116,7 +121,7 @@ def time_major_infos(parts: Sequence[tuple[int, InfoHistory]], num_steps: int, n
     """
     columns: dict[Any, list[_Column]] = {}
     for first_index, history in parts:
-        for key, column in history.columns.items():
+        for key, column in history.columns:
             step, row = np.divmod(column.places, history.num_rows)
             columns.setdefault(key, []).append(_Column(step * num_envs + first_index + row, column.values, column.kind))
     size = num_steps * num_envs
