@@ -210,6 +210,7 @@ class ActionCheck:
     Attributes:
         num_envs: Number of sub-environments.
         shape: The shape of one action where a batch of actions is one array, else None.
+        batch_shape: The shape of that batch, else None.
     """
 
     def __init__(self, action_space: Space[Any], single_action_space: Space[Any], num_envs: int) -> None:
@@ -217,7 +218,7 @@ class ActionCheck:
         self._action_space = action_space
         self._single_action_space = single_action_space
         self.num_envs = num_envs
-        self._batch_shape = None if self.shape is None else (num_envs, *self.shape)
+        self.batch_shape = None if self.shape is None else (num_envs, *self.shape)
 
     def __call__(self, actions: Any) -> Array | list[Any]:
         """Return the actions as an array ``(num_envs, ...)``, or as a list of one for each sub-environment.
@@ -226,7 +227,7 @@ class ActionCheck:
             ArgumentError: The number or the shape of the actions is wrong.
             ArgumentTypeError: One action was given where a batch is wanted.
         """
-        if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and not actions.dtype.hasobject:
+        if isinstance(actions, np.ndarray) and actions.shape == self.batch_shape and not actions.dtype.hasobject:
             if actions.flags.c_contiguous or actions.ndim <= 2:
                 return np.ascontiguousarray(actions)
             # An environment's arithmetic follows the order in memory, so each action keeps its own.

@@ -288,10 +288,14 @@ class PolicyDriver:
         self._next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self._pending = np.zeros(check_actions.num_envs, np.bool_) if pending is None else np.array(pending, np.bool_)
         self._form_is_known = False
+        shape = check_actions.batch_shape
+        self._plain_shape = shape if shape is not None and len(shape) <= 2 else None
         self.forgets = memory is not None and memory.initial is not None
 
     def __call__(self, observations: Any) -> Array | list[Any]:
         """Return checked actions: an array ``(n, ...)``, or a list of one for each sub-environment.
+
+        They are a copy: the policy may use its array again.
 
         Raises:
             PolicyError: What the policy gave is no batch of actions, or no state.
@@ -305,15 +309,14 @@ class PolicyDriver:
                     f"a policy with initial_state must return (actions, state), but gave {answer!r:.200}: return both"
                 )
             actions, self.state = answer
+            self._check_state()
+        # What the check would find, without its calls: this is done in every step.
+        if type(actions) is np.ndarray and actions.shape == self._plain_shape and not actions.dtype.hasobject:
+            return actions.copy()
         try:
-            if self._memory is not None:
-                checked_policy_state(self.state, self._check.num_envs, "the state that the policy returned")
-                if not self._form_is_known and self._memory.initial is not None:
-                    with_rows_of(self.state, self._memory.initial, np.zeros(self._check.num_envs, np.bool_))
-                    self._form_is_known = True
-            return self._check(actions)
+            return copy.deepcopy(self._check(actions))
         except ArgumentError as error:
-            raise PolicyError(f"the policy's answer can't be used: {error}") from error
+            raise _unusable(error) from error
 
     def after_step(self, terminations: Array, truncations: Array) -> None:
         """Note what a step gave: where the observations are the first of an episode, the state starts anew."""
@@ -324,3 +327,17 @@ class PolicyDriver:
         self._pending = ended
         if begins.any():
             self.state = with_rows_of(self.state, self._memory.initial, begins)
+
+    def _check_state(self) -> None:
+        assert self._memory is not None  # else there is no state
+        try:
+            checked_policy_state(self.state, self._check.num_envs, "the state that the policy returned")
+            if not self._form_is_known and self._memory.initial is not None:
+                with_rows_of(self.state, self._memory.initial, np.zeros(self._check.num_envs, np.bool_))
+                self._form_is_known = True
+        except ArgumentError as error:
+            raise _unusable(error) from error
+
+
+def _unusable(error: ArgumentError) -> PolicyError:
+    return PolicyError(f"the policy's answer can't be used: {error}")

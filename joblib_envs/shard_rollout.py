@@ -200,7 +200,7 @@ def roll_out(
     except Exception as error:
         return recorder.finish(0, None, Failure.of(shard.first_index, _cannot_unpickle(error))), {}
     driver = PolicyDriver(policy, order.form.check_actions, order.memory, shard.autoreset_mode, pending)
-    observe, act, keep = recorder.observer(), recorder.act, recorder.keep
+    observe, act, keep, step = recorder.observer(), recorder.act, recorder.keep, shard.step
     policy_failure = None
     failures: dict[int, Failure] = {}
     made, num_steps = 0, order.num_steps
@@ -212,7 +212,7 @@ def roll_out(
         except BaseException as error:
             policy_failure = Failure.of(shard.first_index, error)
             break
-        reply = shard.step(rows, act(actions))
+        reply = step(rows, act(actions))
         keep(made, reply)
         if driver.forgets:
             driver.after_step(rows.terminations, rows.truncations)
@@ -263,12 +263,10 @@ class _Recorder:
         return lambda: rows.batch(space, copied=True)
 
     def act(self, actions: Any) -> Any:
-        """Keep the actions, and return a copy for the environments: the policy may use its array again."""
+        """Keep the actions, and return them, or a copy, for the environments, which may change what they get."""
+        self._actions.append(actions)
         if type(actions) is np.ndarray:
-            kept = actions.copy()
-            self._actions.append(kept)
-            return kept if kept.ndim == 1 else kept.copy()  # of one dimension, its items are values
-        self._actions.append(copy.deepcopy(actions))
+            return actions if actions.ndim == 1 else actions.copy()  # of one dimension, its items are values
         return copy.deepcopy(actions)
 
     def keep(self, step: int, reply: Reply) -> None:

@@ -109,6 +109,20 @@ def test_what_is_no_batch_of_actions_is_told(answer, says):
         driver_of(lambda _: answer)(np.zeros(2))
 
 
+def test_one_array_is_no_batch_where_actions_have_no_fixed_shape():
+    with pytest.raises(PolicyError, match="must hold 2 actions"):
+        driver_of(lambda _: np.array("a"), space=spaces.Text(3))(np.zeros(2))
+
+
+def test_actions_are_copies():
+    answer = np.zeros(2, np.int64)
+    driver = driver_of(lambda _: answer)
+
+    driver(np.zeros(2))[...] = 1
+
+    assert answer.tolist() == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
