@@ -42,6 +42,18 @@ class Rollout:
         equals_lockstep: Whether the policy passed the check that its actions for some sub-environments are those
             that it gives them among all.
         steps_made: int64 ``(n,)``: T, or less in the ``partial`` of an error; later entries are zero or None.
+
+    Example:
+        >>> from joblib_envs import BatchEnv
+        >>> from joblib_envs.envs import CountingEnv
+        >>> envs = BatchEnv(CountingEnv, 2, backend="sequential")
+        >>> observations, infos = envs.reset(seed=0)
+        >>> rollout = envs.rollout(lambda counts: counts % 2, num_steps=3)
+        >>> rollout.observations.tolist(), rollout.actions.tolist()
+        ([[0, 0], [1, 1], [2, 2]], [[0, 0], [1, 1], [0, 0]])
+        >>> rollout.infos["count"].tolist(), rollout.last_observations.tolist()
+        ([[1, 1], [2, 2], [3, 3]], [3, 3])
+        >>> envs.close()
     """
 
     observations: Any
