@@ -306,7 +306,7 @@ def _time_major_actions(batches: Sequence[Any], order: RolloutOrder, num_rows: i
     first = batches[0]
     if all(type(batch) is np.ndarray and batch.dtype == first.dtype for batch in batches):
         actions: Array = np.zeros((order.num_steps, *first.shape), first.dtype)
-        np.concatenate(batches, out=actions[: len(batches)].reshape(-1, *first.shape[1:]))
+        np.concatenate(batches, out=actions[: len(batches)].reshape((len(batches) * num_rows, *first.shape[1:])))
         return [actions]
     shape = (order.num_steps, num_rows)
     leaves = leaves_of(order.form.action_space)

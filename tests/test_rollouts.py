@@ -264,6 +264,29 @@ def test_a_policy_may_keep_its_observations(backend):
     assert rollout.policy_state.tolist() == [4, 4, 4]
 
 
+class Shapeless(gymnasium.Env):
+    """Has observations and actions without any number in them."""
+
+    observation_space = action_space = gymnasium.spaces.Box(0, 9, (0,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(0, np.float32), {}
+
+    def step(self, action):
+        return action, 1.0, False, False, {}
+
+
+@by_backend(FEW)
+def test_spaces_may_be_empty(backend):
+    with make_batch(backend, Shapeless, 3) as envs:
+        envs.reset(seed=0)
+        rollout = envs.rollout(lambda x: x, 4)
+
+    assert rollout.observations.shape == rollout.actions.shape == (4, 3, 0)
+    assert rollout.rewards.tolist() == [[1.0] * 3] * 4
+
+
 class ActionChanging(gymnasium.Env):
     """Adds one to its action, in place, and observes it."""
 
