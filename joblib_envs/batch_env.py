@@ -25,7 +25,7 @@ from joblib_envs.errors import (
 from joblib_envs.execution import BatchPlan, ChosenBackend, ConstructionFailed, Execution, choose_backend
 from joblib_envs.factories import check_factories, source_of
 from joblib_envs.guard import Guard
-from joblib_envs.infos import batch_infos
+from joblib_envs.info_columns import batch_columns
 from joblib_envs.readiness import Readiness
 from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
@@ -75,8 +75,9 @@ class BatchEnv(BatchRollouts):
             context's, else -1 (where joblib has 1). Never more than sub-environments.
         execution: ``"actors"`` or ``"tasks"``; None: actors where the backend has them.
         caller_steps: Whether the caller steps the last shard itself and counts as one of ``n_jobs``.
-            None: yes for process actors and sequential. A sub-environment that crashes in the caller
-            takes it down: what is promised of crashes holds with False.
+            None: yes for process actors and sequential, and for threads where Python has no global
+            lock. A sub-environment that crashes in the caller takes it down: what is promised of
+            crashes holds with False.
         inner_max_num_threads: BLAS and OpenMP threads while environments run; None: the context's,
             else 1. Linear algebra changes its last bits with it.
         autoreset_mode: Gymnasium's NEXT_STEP (default), SAME_STEP or DISABLED, as enum or value.
@@ -398,7 +399,7 @@ class BatchEnv(BatchRollouts):
         reply = self._finish(timeout_s)
         self._readiness.after_reset(self._begun_reset_mask, reply.failures)
         replay(reply.output)
-        observations, infos = self._observations(), batch_infos(reply.infos or ())
+        observations, infos = self._observations(), batch_columns(reply.infos)
         if reply.failures:
             self._raise("reset", reply, (observations, infos, self._failed_mask(reply)))
         return observations, infos
@@ -412,8 +413,9 @@ class BatchEnv(BatchRollouts):
         reply = self._finish(timeout_s)
         rows = self._execution.rows
         self._readiness.after_step(rows, reply.failures)
-        replay(reply.output)
-        infos = batch_infos(reply.infos) if reply.infos is not None else {}
+        if reply.output:
+            replay(reply.output)
+        infos = batch_columns(reply.infos) if reply.infos else {}
         batch = (self._observations(), rows.rewards.copy(), rows.terminations.copy(), rows.truncations.copy(), infos)
         if reply.failures:
             self._raise("step", reply, (*batch, self._failed_mask(reply)))

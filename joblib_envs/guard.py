@@ -43,7 +43,7 @@ class Guard:
 
     def __call__(self, what: str, *, waits_for: Literal["step", "reset"] | None = None) -> Guard:
         """Name the call that is about to enter, and what it waits for."""
-        if not self.owned:
+        if os.getpid() != self._owner_pid:
             raise ForkedBatchError(
                 f"{what} was called in a forked child on a batch that belongs to its parent process, whose workers "
                 f"answer only there: build a batch in the child"
@@ -53,11 +53,12 @@ class Guard:
                 f"{what} was called while another call is running on this batch: give each thread a batch of its "
                 f"own, or hold a lock around the calls"
             )
-        try:
-            self._check(what, waits_for)
-        except BaseException:
-            self._lock.release()
-            raise
+        if self.closed or self.broken is not None or self.pending != waits_for:
+            try:
+                self._check(what, waits_for)
+            except BaseException:
+                self._lock.release()
+                raise
         return self
 
     def __enter__(self) -> None:

@@ -8,13 +8,15 @@ type, or arrays of one shape and dtype, become columns in the worker. The result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from joblib_envs.info_columns import InfoColumns, Table
 from joblib_envs.infos import batch_column, batch_infos
+from joblib_envs.tape import Tape
 
 __all__ = ["InfoHistory", "time_major_infos"]
 
@@ -43,6 +45,24 @@ class _Column:
         return [value.copy() if self.kind is np.ndarray else value for value in self.values]
 
 
+class _WholeTable:
+    """The columns of a form, in the steps in which all sub-environments told infos of it."""
+
+    def __init__(self, table: Table, rows: slice) -> None:
+        self.steps: list[int] = []
+        self._keys = [(key, what[1] if what[0] == "number" else np.ndarray) for key, what in table.form]
+        self._tapes = [Tape(array[rows]) for array in table.arrays()]
+        self.written = [(tape.data, tape.source) for tape in self._tapes]
+
+    def columns(self, num_rows: int) -> Iterator[tuple[Any, _Column]]:
+        """Return what was kept."""
+        steps = np.array(self.steps, dtype=np.int64)
+        places = (steps[:, None] * num_rows + np.arange(num_rows)).reshape(-1)
+        for (key, kind), tape in zip(self._keys, self._tapes, strict=True):
+            values = tape.time_major(len(steps), len(steps))
+            yield key, _Column(places, values.reshape((len(places), *values.shape[2:])), kind)
+
+
 class InfoHistory:
     """The infos of some sub-environments over many steps.
 
@@ -57,6 +77,7 @@ class InfoHistory:
         self.num_rows = num_rows
         self.columns: list[tuple[Any, _Column]] = []
         self._told: dict[Any, tuple[list[int], list[Any]]] = {}
+        self._whole: dict[bytes, _WholeTable] = {}
 
     def add(self, step: int, infos: Iterable[Mapping[Any, Any] | None]) -> None:
         """Keep one step's infos, which must be nobody else's."""
@@ -70,8 +91,25 @@ class InfoHistory:
                     column[0].append(place)
                     column[1].append(value)
 
+    def add_columns(self, step: int, infos: InfoColumns) -> None:
+        """Keep one step's infos: whole columns where all sub-environments told infos of one form."""
+        numbers = infos.numbers.tobytes()
+        whole = self._whole.get(numbers)
+        if whole is None:
+            table, _ = infos.one_table()
+            if table is None or not infos.present().all() or not table.is_flat:
+                self.add(step, infos.dicts())
+                return
+            whole = self._whole[numbers] = _WholeTable(table, infos.place(slice(0, len(infos))))
+        whole.steps.append(step)
+        for data, source in whole.written:
+            data += source
+
     def pack(self) -> None:
         """Make arrays of what can be one; after this nothing is added."""
+        for whole in self._whole.values():
+            self.columns.extend(whole.columns(self.num_rows))
+        self._whole = {}
         for key, (places, values) in self._told.items():
             array = _one_array(values)
             column = _Column(np.array(places, dtype=np.int64), values)

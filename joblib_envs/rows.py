@@ -17,6 +17,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from joblib_envs.info_columns import InfoColumns
+
 __all__ = ["Allocator", "Array", "Leaf", "Rows", "assemble", "leaves_of", "nested"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -107,6 +109,7 @@ class Rows:
         rewards: ``(n,)`` float64.
         terminations: ``(n,)`` bool.
         truncations: ``(n,)`` bool.
+        infos: What the sub-environments told in the last call.
     """
 
     def __init__(
@@ -115,13 +118,16 @@ class Rows:
         observations: Sequence[Array],
         rewards: Array,
         flags: tuple[Array, Array],
+        infos: InfoColumns | None = None,
     ) -> None:
         self.leaves = tuple(leaves)
         self.observations = tuple(observations)
         self.rewards = rewards
         self.terminations, self.truncations = flags
+        self.infos = InfoColumns(len(rewards)) if infos is None else infos
         self._object_leaves = tuple(leaf for leaf in self.leaves if not leaf.is_array)
         self._array_leaves = tuple(leaf for leaf in self.leaves if leaf.is_array)
+        self._is_one_array = len(self.leaves) == 1 and self.leaves[0].is_array and not self.leaves[0].path
         self.objects: tuple[list[Any], ...] = tuple(
             [leaf.empty() for _ in range(len(rewards))] for leaf in self._object_leaves
         )
@@ -134,18 +140,20 @@ class Rows:
             allocate((num_rows, *(leaf.space.shape or ())), leaf.space.dtype) for leaf in leaves if leaf.is_array
         ]
         flags = (allocate((num_rows,), np.bool_), allocate((num_rows,), np.bool_))
-        return cls(leaves, observations, allocate((num_rows,), np.float64), flags)
+        infos = InfoColumns(num_rows, allocate((num_rows,), np.int16))
+        return cls(leaves, observations, allocate((num_rows,), np.float64), flags, infos)
 
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def part(self, start: int, stop: int) -> Rows:
-        """Return rows ``start`` to ``stop``; their arrays are views of these."""
+    def part(self, start: int, stop: int, infos: InfoColumns | None = None) -> Rows:
+        """Return rows ``start`` to ``stop``; their arrays are views of these, their infos their own."""
         return Rows(
             self.leaves,
             [array[start:stop] for array in self.observations],
             self.rewards[start:stop],
             (self.terminations[start:stop], self.truncations[start:stop]),
+            infos,
         )
 
     def clear(self, row: int) -> None:
@@ -156,6 +164,7 @@ class Rows:
             values[row] = leaf.empty()
         self.rewards[row] = 0.0
         self.terminations[row] = self.truncations[row] = False
+        self.infos.drop(row)
 
     def values(self, row: int) -> tuple[Any, ...]:
         """Return copies of one row's observation, a value for each leaf."""
@@ -194,6 +203,8 @@ class Rows:
 
     def batch(self, space: Space[Any], *, copied: bool) -> Any:
         """Build the batch of observations: the caller's own, or views of these rows."""
+        if self._is_one_array:
+            return self.observations[0].copy() if copied else self.observations[0]
         arrays, objects = iter(self.observations), iter(self.objects)
         values: list[Any] = []
         for leaf in self.leaves:
@@ -203,8 +214,6 @@ class Rows:
             else:
                 items = next(objects)
                 values.append(copy.deepcopy(items) if copied else list(items))
-        if len(values) == 1 and self.leaves[0].is_array and not self.leaves[0].path:
-            return values[0]
         return assemble(space, self.leaves, values, len(self))
 
     def _writer(self) -> Callable[[int, Any], None]:
@@ -225,8 +234,10 @@ class Rows:
 
 
 def _array_writer(leaf: Leaf, array: Array) -> Callable[[int, Any], None]:
-    shape, dtype = array.shape[1:], array.dtype
+    """Return the function that writes one observation's leaf into a row of its array."""
     path = leaf.path
+    shape, dtype = array.shape[1:], array.dtype
+    rows = _buffers(array)
 
     def write(row: int, observation: Any) -> None:
         for key in path:
@@ -235,7 +246,31 @@ def _array_writer(leaf: Leaf, array: Array) -> Callable[[int, Any], None]:
             observation = _fitted(observation, shape, dtype, path)
         array[row] = observation
 
-    return write
+    def write_vector(row: int, observation: Any) -> None:
+        try:
+            rows[row][_ALL] = observation
+            return
+        except (TypeError, ValueError):  # another dtype, shape or type
+            pass
+        write(row, observation)
+
+    return write_vector if rows and not path else write
+
+
+_ALL = slice(None)
+
+
+def _buffers(array: Array) -> list[memoryview]:
+    """Return a buffer over each row, where that is a vector of numbers; else nothing.
+
+    Writing to it takes half the time of NumPy's, whose checks of dtype and shape it has in it.
+    """
+    if array.ndim != 2 or array.dtype.kind not in "biuf" or array.dtype == np.uint8 or not array.shape[1]:
+        return []  # uint8 would take text in bytes for numbers
+    try:
+        return [memoryview(row) for row in array]
+    except (ValueError, BufferError):  # a dtype that buffers don't know
+        return []
 
 
 def _fitted(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], path: tuple[Any, ...]) -> Array:

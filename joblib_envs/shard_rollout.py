@@ -218,6 +218,7 @@ def roll_out(
             driver.after_step(rows.terminations, rows.truncations)
         failures = reply.failures
         made += 1
+    rows.infos.clear()  # they are in the record
     record = recorder.finish(made, driver.state, policy_failure)
     for index in failures:
         record.steps_made[index - shard.first_index] -= 1
@@ -276,8 +277,8 @@ class _Recorder:
         if self._objects:
             for kept, values in zip(self._objects, self._rows.objects, strict=True):
                 kept.append(list(values))
-        if reply.infos is not None:
-            self._infos.add(step, reply.infos)
+        for infos in reply.infos:
+            self._infos.add_columns(step, infos)
 
     def finish(self, made: int, policy_state: Any, policy_failure: Failure | None) -> ShardRecord:
         """Return the record of so many steps."""

@@ -7,12 +7,15 @@ import copy
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import joblib
+import numpy as np
 
 from joblib_envs.channel import SharedArrays, SharedBlock
 from joblib_envs.errors import CallTimeoutError, WorkerDiedError
-from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, worker_died
+from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, parts_of, worker_died
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
@@ -22,7 +25,13 @@ from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["Actors", "HostFactory"]
 
-HostFactory: TypeAlias = Callable[[Construction, ThreadLimit, int], Host]
+
+class HostFactory(Protocol):
+    """Makes the host of one shard: ``ThreadHost`` or ``ProcessHost``."""
+
+    def __call__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool) -> Host:
+        """Make it; ``may_poll`` says whether there is a processor for each worker."""
+        ...
 
 
 class Actors:
@@ -42,6 +51,9 @@ class Actors:
         self._awaited: set[int] = set()
         self._slots: list[Rows] = []
         self._slot = 0
+        self.rows = Rows.allocate((), 0)
+        self._collects = False
+        self._taken_dtype: np.dtype[Any] | None = None
         self._block: SharedBlock | None = None
         _open_executions.add(self)
         try:
@@ -53,11 +65,6 @@ class Actors:
         self.placement = tuple(
             host.placement for host, shard in zip(self._hosts, self.shards, strict=True) for _ in shard
         )
-
-    @property
-    def rows(self) -> Rows:
-        """The batch's current rows."""
-        return self._slots[self._slot]
 
     def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:
         """Allocate the rows: in shared memory where a process hosts a shard."""
@@ -72,7 +79,9 @@ class Actors:
             self._block.close()
         else:
             self._slots = [Rows.allocate(leaves, num_envs) for _ in range(num_slots)]
-        self._parts = [[rows.part(shard.start, shard.stop) for rows in self._slots] for shard in self.shards]
+        self.rows = self._slots[0]
+        self._collects = bool(self.rows.objects)
+        self._parts = [parts_of(self._slots, shard) for shard in self.shards]
         for each, parts in zip(self._hosts, self._parts, strict=True):
             each.bind(parts)
 
@@ -81,28 +90,38 @@ class Actors:
         packed = [host.pack(request) for host, request in zip(self._hosts, requests, strict=True)]
         if requests[0].fills_rows:
             self._turn_slot(keep_rows=True)
-        self._begin()
-        for number, (host, each) in enumerate(zip(self._hosts, packed, strict=True)):
+        for number in self._starting_order:
+            if number == self._first_here:
+                self._begin()
             self._awaited.add(number)  # first: an interrupt may come in between
-            host.start(each, self._slot)
+            self._hosts[number].start(packed[number], self._slot)
 
     def start_step(self, actions: Any) -> None:
         """Begin a step."""
-        if not all(host.takes(actions) for host in self._hosts):
-            self.start([Request("step", (copy.deepcopy(actions[s.start : s.stop]),)) for s in self.shards])
+        if not isinstance(actions, np.ndarray):
+            self.start([Request("step", (copy.deepcopy(actions[part]),)) for part in self._slices])
             return
-        self._turn_slot(keep_rows=False)
-        self._begin()
-        for number, (host, shard) in enumerate(zip(self._hosts, self.shards, strict=True)):
+        if actions.dtype is not self._taken_dtype:
+            if not all(host.takes(actions) for host in self._hosts):
+                self.start([Request("step", (copy.deepcopy(actions[part]),)) for part in self._slices])
+                return
+            self._taken_dtype = actions.dtype
+        if len(self._slots) > 1:
+            self._turn_slot(keep_rows=False)
+        for number in self._starting_order:
+            if number == self._first_here:
+                self._begin()
             self._awaited.add(number)
-            host.start_step(actions[shard.start : shard.stop], self._slot)
+            self._hosts[number].start_step(actions[self._slices[number]], self._slot)
 
     def finish(self, timeout_s: float | None) -> Reply:
         """Wait for all; the caller's own shard comes first, while the others are at work."""
         deadline = None if timeout_s is None else time.perf_counter() + timeout_s
-        replies = [Reply()] * len(self._hosts)
+        replies = [_NOTHING_SAID] * len(self._hosts)
         died: list[WorkerDiedError] = []
         for number in self._waiting_order:
+            if number == self._first_away:
+                self._end()  # while they alone are waited for, the caller's BLAS threads are its own again
             try:
                 replies[number] = self._hosts[number].finish(deadline)
             except TimeoutError as error:
@@ -117,7 +136,8 @@ class Actors:
         self._end()
         if died:
             raise _one_of(died)
-        self._collect_objects()
+        if self._collects:
+            self._collect_objects()
         return merge_replies(replies, self.shards)
 
     def drain(self, timeout_s: float) -> bool:
@@ -160,14 +180,25 @@ class Actors:
         self.close()
 
     def _make_hosts(self, plan: BatchPlan, new_host: HostFactory) -> None:
+        may_poll = plan.n_jobs <= joblib.cpu_count()
         for number, shard in enumerate(self.shards):
             construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
-            is_callers = plan.caller_steps and number == len(self.shards) - 1
-            host = CallerHost(construction, plan.limit) if is_callers else new_host(construction, plan.limit, number)
-            self._hosts.append(host)
-        # The caller's own shard first: it is stepped while the others are at work.
-        callers = [number for number, host in enumerate(self._hosts) if isinstance(host, CallerHost)]
-        self._waiting_order = callers + [number for number in range(len(self._hosts)) if number not in callers]
+            if plan.caller_steps and number == len(self.shards) - 1:
+                self._hosts.append(CallerHost(construction, plan.limit))
+            else:
+                self._hosts.append(new_host(construction, plan.limit, number, may_poll=may_poll))
+        numbers = range(len(self._hosts))
+        away = [number for number in numbers if self._hosts[number].is_away]
+        here = [number for number in numbers if not self._hosts[number].is_away]
+        # Those away start at once; before the first in this process its BLAS threads are bounded.
+        self._starting_order = away + here
+        self._first_here = here[0] if here else None
+        # The caller's own shard first: it is stepped while the others are at work. Of those here, who
+        # began last is waited for first: when it is done the others mostly are, and the caller wakes once.
+        callers = [number for number in here if isinstance(self._hosts[number], CallerHost)]
+        self._waiting_order = callers + [number for number in reversed(here) if number not in callers] + away
+        self._first_away = away[0] if away else None
+        self._slices = [slice(shard.start, shard.stop) for shard in self.shards]
 
     def _build(self) -> list[ShardDescription]:
         """Make all sub-environments, the shards side by side; none is left if one can't be made."""
@@ -195,15 +226,14 @@ class Actors:
         if len(self._slots) > 1:
             before = self._slot
             self._slot = (before + 1) % len(self._slots)
+            self.rows = self._slots[self._slot]
             if keep_rows:
                 for parts in self._parts:
                     parts[self._slot].take(0, parts[before], range(len(parts[before])))
 
     def _collect_objects(self) -> None:
-        rows = self.rows if self._slots else None
-        if rows is not None and rows.objects:
-            for shard, parts in zip(self.shards, self._parts, strict=True):
-                rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
+        for shard, parts in zip(self.shards, self._parts, strict=True):
+            self.rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
 
     _holds_limit = False
 
@@ -227,6 +257,7 @@ def _one_of(died: list[WorkerDiedError]) -> WorkerDiedError:
     return together
 
 
+_NOTHING_SAID = Reply()
 _open_executions: weakref.WeakSet[Actors] = weakref.WeakSet()
 _owner_pid = os.getpid()
 

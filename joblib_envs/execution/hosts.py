@@ -5,11 +5,12 @@ An *actor* is a stateful worker that owns sub-environments, not a policy.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
-import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeAlias
 
@@ -21,17 +22,17 @@ from joblib_envs.errors import UnpicklableError, WorkerDiedError
 from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
+from joblib_envs.info_columns import Form, InfoColumns, Table
 from joblib_envs.processes import WorkerProcess, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Array, Rows
 from joblib_envs.shard import Reply, Request, Shard, ShardDescription
 from joblib_envs.thread_limit import ThreadLimit
 
-__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost"]
+__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "parts_of", "worker_died"]
 
 Built: TypeAlias = ShardDescription | Failure
 
-_SLICE_S = 0.1
 _CLOSE_S = 5.0
 """How long environments may take to close before their process is ended."""
 
@@ -41,6 +42,9 @@ class Host(Protocol):
 
     placement: str
     """What ``envs.placement`` says of the sub-environments here."""
+
+    is_away: bool
+    """Whether they are in another process than the caller."""
 
     def start_build(self) -> None:
         """Begin to make the sub-environments."""
@@ -86,6 +90,7 @@ class CallerHost:
     """The caller's own thread: a shard that is stepped while the caller would wait."""
 
     placement = "caller"
+    is_away = False
 
     def __init__(self, construction: Construction, limit: ThreadLimit) -> None:
         self._construction = construction
@@ -124,13 +129,17 @@ class CallerHost:
 
     def start_step(self, actions: Array, slot: int) -> None:
         """Remember a copy of the actions."""
-        self.start(Request("step", (actions.copy(),)), slot)
+        self._begun = Request("step", (actions.copy(),)), slot
 
     def finish(self, deadline: float | None = None) -> Reply:  # noqa: ARG002 -- it waits for nobody
         """Carry out the request."""
-        if self._begun is None or self._shard is None:
+        begun = self._begun
+        if begun is None or self._shard is None:
             return Reply()
-        (request, slot), self._begun = self._begun, None
+        self._begun = None
+        request, slot = begun
+        if not self._limit.is_per_thread:
+            return self._shard.handle(request, self._slots[slot])
         with self._limit.in_this_thread():
             return self._shard.handle(request, self._slots[slot])
 
@@ -146,13 +155,17 @@ class CallerHost:
 class ThreadHost:
     """A thread of its own, which makes, steps and closes its sub-environments."""
 
-    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+    is_away = False
+
+    def __init__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool = True) -> None:
         self.placement = f"thread-{number}"
         self._construction = construction
         self._limit = limit
         self._slots: Sequence[Rows] = ()
-        self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._request_ready = channel.ThreadSignal(may_poll=may_poll)
+        self._reply_ready = channel.ThreadSignal(may_poll=may_poll)
+        self._begun: tuple[Request, int] | None = None
+        self._answer: Any = None
         self._closing = False
         # A daemon: an open batch must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name=f"joblib-envs-{number}", daemon=True)
@@ -176,7 +189,8 @@ class ThreadHost:
 
     def start(self, packed: Request, slot: int) -> None:
         """Hand a request to the thread."""
-        self._inbox.put((packed, slot))
+        self._begun = (packed, slot)
+        self._request_ready.send()
 
     def takes(self, actions: Any) -> bool:
         """Take every array."""
@@ -196,12 +210,13 @@ class ThreadHost:
         self._closing = self._thread.is_alive()
         if self._closing:
             self.start(Request("close"), 0)
-            self._inbox.put(None)
 
     def stop(self, *, graceful: bool) -> Reply | None:
         """Wait for the thread's end; a busy thread is left to end itself."""
         if not graceful:
-            self._inbox.put(None)
+            self._begun = None
+            with contextlib.suppress(RuntimeError):  # it has yet to take what was begun: nothing but its end
+                self._request_ready.send()
             return None
         if not self._closing:
             return None
@@ -210,18 +225,18 @@ class ThreadHost:
         return reply
 
     def _receive(self, deadline: float | None) -> Any:
-        while True:
-            # In slices: a signal that comes just before a wait doesn't end it, and Ctrl-C would be lost.
-            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - time.perf_counter(), 0.0))
-            try:
-                answer = self._outbox.get(timeout=left)
-                break
-            except queue.Empty:
-                if deadline is not None and time.perf_counter() >= deadline:
-                    raise TimeoutError(f"{self.placement} is still at work") from None
+        # Nobody is ever alone with a thread; but asked, the wait comes in slices: a signal that
+        # comes just before a wait doesn't end it, and Ctrl-C would be lost.
+        if not self._reply_ready.wait(_never, deadline):
+            raise TimeoutError(f"{self.placement} is still at work")
+        answer = self._answer
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def _reply(self, answer: Any) -> None:
+        self._answer = answer
+        self._reply_ready.send()
 
     def _run(self) -> None:
         try:
@@ -229,37 +244,48 @@ class ThreadHost:
                 shard = self._construction.build()
             built = shard if isinstance(shard, Failure) else shard.describe()
         except BaseException as error:  # whatever it is, the caller waits for an answer
-            self._outbox.put(error)
+            self._reply(error)
             return
-        self._outbox.put(built)
+        self._reply(built)
         if isinstance(shard, Failure):
             return
-        while (begun := self._inbox.get()) is not None:
+        while self._request_ready.wait() and (begun := self._begun) is not None:
             request, slot = begun
             try:
                 reply = self._handle(shard, request, slot)
             except BaseException as error:  # an interrupt that an environment raises is its own
                 reply = _all_fail(shard, error)
-            self._outbox.put(reply)
+            self._reply(reply)
+            if request.method == "close":
+                return
 
     def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
         rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
+        if not self._limit.is_per_thread:
+            return shard.handle(request, rows)
         with self._limit.in_this_thread():
             return shard.handle(request, rows)
+
+
+def _never() -> bool:
+    return False
 
 
 class ProcessHost:
     """A process of its own; arrays cross in shared memory, the rest in a pipe."""
 
-    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+    is_away = True
+
+    def __init__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool = True) -> None:
         self.placement = f"process-{number}"
         self._indices = construction.indices
-        self._request_ready, self._reply_ready = channel.Signal(), channel.Signal()
+        self._request_ready = channel.Signal(may_poll=may_poll)
+        self._reply_ready = channel.Signal(may_poll=may_poll)
         self._setup = cloudpickle.dumps((self._indices, OutputSettings.current(), construction.packed()))
         self._process = WorkerProcess(
             _serve, (self._request_ready, self._reply_ready), limit.num_threads, f"joblib-envs-{number}"
         )
-        self._header: Array = np.zeros(channel.HEADER_WORDS, np.int64)
+        self._header = channel.no_header()
         self._actions: dict[int, Array] = {}
         self._shared: channel.SharedArrays | None = None
         self._block: channel.SharedBlock | None = None
@@ -325,11 +351,11 @@ class ProcessHost:
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the process's reply."""
         self._await(deadline)
-        if not self._header[channel.HAS_MESSAGE]:
-            return Reply()
-        reply, objects = unpack_reply(self._receive(), self._indices)
-        if objects:
-            self._slots[self._slot].take_objects(0, objects, range(len(self._indices)))
+        reply = self._take_message() if self._header[channel.HAS_MESSAGE] else Reply()
+        if self._header[channel.HAS_INFOS]:
+            infos = self._slots[self._slot].infos
+            infos.take_in()
+            reply.infos = (infos,)
         return reply
 
     def start_close(self) -> None:
@@ -355,6 +381,24 @@ class ProcessHost:
         self._header[channel.SLOT] = slot
         self._request_ready.send()
 
+    def _take_message(self) -> Reply:
+        """Receive what didn't cross in shared memory."""
+        reply, objects, beside = unpack_reply(self._receive(), self._indices)
+        if beside is None:
+            return reply
+        rows = self._slots[self._slot] if self._slots else None
+        not_in_columns, new_tables = beside
+        for form, size in new_tables:
+            block = channel.SharedBlock.receive(self._process.connection, size)
+            if rows is not None:
+                rows.infos.add_table(form, channel.shared_table(form, len(rows), block)[0])
+            block.close()
+        if rows is not None:
+            rows.infos.take_beside(not_in_columns)
+            if objects:
+                rows.take_objects(0, objects, range(len(rows)))
+        return reply
+
     def _await(self, deadline: float | None) -> None:
         if not self._reply_ready.wait(self._process.has_ended, deadline):
             if self._process.has_ended():
@@ -369,6 +413,12 @@ class ProcessHost:
 
     def _died(self) -> WorkerDiedError:
         return worker_died(self._indices, self._process.exitcode, self.placement)
+
+
+def parts_of(slots: Sequence[Rows], shard: range, new_table: Callable[[Form, int], Table] | None = None) -> list[Rows]:
+    """Return a shard's rows of each slot; their infos are in the same columns, since they don't outlive a call."""
+    infos = InfoColumns(len(shard), slots[0].infos.numbers[shard.start : shard.stop], new_table)
+    return [rows.part(shard.start, shard.stop, infos) for rows in slots]
 
 
 def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> WorkerDiedError:
@@ -397,7 +447,8 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
     block = channel.SharedBlock.receive(connection, shared.size)
     header = shared.header(block, worker)
     first, stop = shard.first_index, shard.first_index + len(shard)
-    slots = [rows.part(first, stop) for rows in shared.all_rows(block)]
+    tables = channel.NewTables()
+    slots = parts_of(shared.all_rows(block), range(first, stop), tables)
     actions: dict[int, Array] = {}
     reply_ready.send()
     while True:
@@ -412,13 +463,23 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
         rows = slots[header[channel.SLOT]]
         reply = shard.handle(request, rows) if isinstance(request, Request) else _all_fail(shard, request)
         reply.output = relay.drain()
-        message = None if reply.is_empty and not rows.objects else pack_reply(reply, rows, shard.first_index)
+        message = None
+        beside = _beside(rows.infos if reply.infos else None, tables)
+        header[channel.HAS_INFOS], reply.infos = bool(reply.infos), ()
+        if not reply.is_empty or rows.objects or any(beside()):
+            message = pack_reply(reply, rows, first, beside)
         header[channel.HAS_MESSAGE] = message is not None
         reply_ready.send()
         if message is not None:
             connection.send_bytes(message)
+            tables.send(connection, os.getppid())
         if isinstance(request, Request) and request.method == "close":
             return
+
+
+def _beside(infos: InfoColumns | None, tables: channel.NewTables) -> Callable[[], tuple[Any, Any]]:
+    """Return what tells of infos that aren't in columns, and of new tables."""
+    return lambda: ({} if infos is None else infos.beside, tables.untold)
 
 
 def _unpacked(data: bytes) -> Request | UnpicklableError:
@@ -431,7 +492,7 @@ def _unpacked(data: bytes) -> Request | UnpicklableError:
 
 def _all_fail(shard: Shard, error: BaseException) -> Reply:
     indices = range(shard.first_index, shard.first_index + len(shard))
-    return Reply(None, [None] * len(shard), {index: Failure.of(index, error) for index in indices})
+    return Reply((), [None] * len(shard), {index: Failure.of(index, error) for index in indices})
 
 
 def _build(connection: Connection, reply_ready: channel.Signal) -> tuple[Shard | None, Relay]:
