@@ -43,6 +43,7 @@ from joblib_envs import (
 )
 from joblib_envs.envs import CountingEnv, EchoEnv, FailingEnv, InfoEnv, InfoKind, SpaceEnv, VariableLengthEnv
 from joblib_envs.equality import first_difference
+from joblib_envs.info_columns import InfoColumns
 from joblib_envs.info_history import InfoHistory, time_major_infos
 from joblib_envs.infos import batch_infos
 
@@ -390,8 +391,9 @@ def flattened(infos):
     }
 
 
+@pytest.mark.parametrize("by", ["dictionaries", "columns"])
 @pytest.mark.parametrize("seed", range(20))
-def test_infos_kept_by_key_are_batched_as_dictionaries_are(seed):
+def test_infos_kept_by_key_are_batched_as_dictionaries_are(seed, by):
     random = np.random.default_rng(seed)
     values = [
         lambda: 1,
@@ -409,19 +411,31 @@ def test_infos_kept_by_key_are_batched_as_dictionaries_are(seed):
         lambda: {"inner": 1},
         lambda: None,
     ]
-    of_key = {key: random.choice(len(values), size=random.integers(1, 3)) for key in ("a", "b", "final_obs", "c")}
+    is_plain = seed % 2 == 1  # numbers and arrays, which fill whole columns
+    rate = 0.98 if is_plain else 0.7
+    keys = ("a", "b", "c") if is_plain else ("a", "b", "final_obs", "c")
+    chosen_from = [0, 2, 3, 4, 5, 9] if is_plain else range(len(values))
+    of_key = {key: random.choice(chosen_from, size=1 if seed % 4 else 2) for key in keys}
     dicts = [
-        {key: values[random.choice(of_key[key])]() for key in of_key if random.random() < 0.7}
-        if random.random() < 0.9
+        {key: values[random.choice(of_key[key])]() for key in of_key if random.random() < rate}
+        if random.random() < 0.2 + rate
         else None
         for _ in range(4 * 5)
     ]
 
     histories = []
     for shard in (range(2), range(2, 5)):
-        history = InfoHistory(len(shard))
+        history, columns = InfoHistory(len(shard)), InfoColumns(len(shard))
         for step in range(4):
-            history.add(step, [dicts[step * 5 + index] for index in shard])
+            told_now = [dicts[step * 5 + index] for index in shard]
+            if by == "columns":
+                columns.clear()
+                for row, info in enumerate(told_now):
+                    if info:
+                        columns.write(row, info)
+                history.add_columns(step, columns)
+            else:
+                history.add(step, told_now)
         history.pack()
         histories.append((shard.start, history))
     got = time_major_infos(histories, 4, 5)
