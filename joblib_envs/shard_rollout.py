@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +199,7 @@ def roll_out(
     except Exception as error:
         return recorder.finish(0, None, Failure.of(shard.first_index, _cannot_unpickle(error))), {}
     driver = PolicyDriver(policy, order.form.check_actions, order.memory, shard.autoreset_mode, pending)
-    observe, act, keep, step = recorder.observer(), recorder.act, recorder.keep, shard.step
+    observe, step, has_objects = recorder.observer(), shard.step, bool(rows.objects)
     policy_failure = None
     failures: dict[int, Failure] = {}
     made, num_steps = 0, order.num_steps
@@ -212,17 +211,19 @@ def roll_out(
         except BaseException as error:
             policy_failure = Failure.of(shard.first_index, error)
             break
-        reply = step(rows, act(actions))
-        keep(made, reply)
+        recorder.actions.append(actions)
+        # Of an array of one dimension the environments get values, else what they may change.
+        reply = step(rows, actions if type(actions) is np.ndarray and actions.ndim == 1 else own(actions))
+        for data, source in recorder.written:
+            data += source
+        if has_objects or reply.infos:
+            recorder.keep_others(made, reply)
         if driver.forgets:
             driver.after_step(rows.terminations, rows.truncations)
         failures = reply.failures
         made += 1
     rows.infos.clear()  # they are in the record
-    record = recorder.finish(made, driver.state, policy_failure)
-    for index in failures:
-        record.steps_made[index - shard.first_index] -= 1
-    return record, failures
+    return recorder.finish(made, driver.state, policy_failure, failures), failures
 
 
 def _cannot_unpickle(error: Exception) -> UnpicklableError:
@@ -241,6 +242,11 @@ class _Recorder:
         rows: The rows, with the current observations.
         order: What is to be done.
         first_index: The batch's index of the first sub-environment.
+
+    Attributes:
+        actions: The actions of each step; appended to by who asks for them.
+        written: What keeps the arrays after each step: bytes so far, and those to append to them. (As they
+            are, without calls: this is most of what a step costs beside the environments.)
     """
 
     def __init__(self, rows: Rows, order: RolloutOrder, first_index: int) -> None:
@@ -248,9 +254,8 @@ class _Recorder:
         self._observations = [Tape(array) for array in rows.observations]
         self._objects = [[list(values)] for values in rows.objects]
         self._results = [Tape(array) for array in (rows.rewards, rows.terminations, rows.truncations)]
-        # The bytes themselves, since this is most of what a step costs beside the environments.
-        self._written = [(tape.data, tape.source) for tape in (*self._observations, *self._results)]
-        self._actions: list[Any] = []
+        self.written = [(tape.data, tape.source) for tape in (*self._observations, *self._results)]
+        self.actions: list[Any] = []
         self._infos = InfoHistory(len(rows))
         for tape in self._observations:
             tape.data += tape.source
@@ -263,34 +268,28 @@ class _Recorder:
             return rows.observations[0].copy
         return lambda: rows.batch(space, copied=True)
 
-    def act(self, actions: Any) -> Any:
-        """Keep the actions, and return them, or a copy, for the environments, which may change what they get."""
-        self._actions.append(actions)
-        if type(actions) is np.ndarray:
-            return actions if actions.ndim == 1 else actions.copy()  # of one dimension, its items are values
-        return copy.deepcopy(actions)
-
-    def keep(self, step: int, reply: Reply) -> None:
-        """Keep what a step gave."""
-        for data, source in self._written:
-            data += source
-        if self._objects:
-            for kept, values in zip(self._objects, self._rows.objects, strict=True):
-                kept.append(list(values))
+    def keep_others(self, step: int, reply: Reply) -> None:
+        """Keep what a step gave beside the arrays."""
+        for kept, values in zip(self._objects, self._rows.objects, strict=True):
+            kept.append(list(values))
         for infos in reply.infos:
             self._infos.add_columns(step, infos)
 
-    def finish(self, made: int, policy_state: Any, policy_failure: Failure | None) -> ShardRecord:
-        """Return the record of so many steps."""
+    def finish(
+        self, made: int, policy_state: Any, policy_failure: Failure | None, failures: Iterable[int] = ()
+    ) -> ShardRecord:
+        """Return the record of so many steps, the last of which some sub-environments haven't made."""
         self._infos.pack()
         num_steps, num_rows = self._order.num_steps, len(self._rows)
+        steps_made = np.full(num_rows, made, dtype=np.int64)
+        steps_made[[index - self._first_index for index in failures]] -= 1
         rewards, terminations, truncations = (tape.time_major(made, num_steps) for tape in self._results)
         return ShardRecord(
             self._first_index,
-            np.full(num_rows, made, dtype=np.int64),
+            steps_made,
             [tape.time_major(made, num_steps) for tape in self._observations],
             [_object_array(kept[:made], (num_steps, num_rows)) for kept in self._objects],
-            _time_major_actions(self._actions, self._order, num_rows),
+            _time_major_actions(self.actions, self._order, num_rows),
             rewards,
             terminations,
             truncations,
