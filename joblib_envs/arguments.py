@@ -215,15 +215,17 @@ class ActionCheck:
         num_envs: Number of sub-environments.
 
     Attributes:
+        num_envs: Number of sub-environments.
         shape: The shape of one action where a batch of actions is one array, else None.
+        batch_shape: The shape of that batch, else None.
     """
 
     def __init__(self, action_space: Space[Any], single_action_space: Space[Any], num_envs: int) -> None:
         self.shape = fixed_action_shape(single_action_space)
         self._action_space = action_space
         self._single_action_space = single_action_space
-        self._num_envs = num_envs
-        self._batch_shape = None if self.shape is None else (num_envs, *self.shape)
+        self.num_envs = num_envs
+        self.batch_shape = None if self.shape is None else (num_envs, *self.shape)
 
     def __call__(self, actions: Any) -> Array | list[Any]:
         """Return the actions as an array ``(num_envs, ...)``, or as a list of one for each sub-environment.
@@ -232,19 +234,19 @@ class ActionCheck:
             ArgumentError: The number or the shape of the actions is wrong.
             ArgumentTypeError: One action was given where a batch is wanted.
         """
-        if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and actions.dtype != object:
+        if isinstance(actions, np.ndarray) and actions.shape == self.batch_shape and not actions.dtype.hasobject:
             if actions.flags.c_contiguous or actions.ndim <= 2:
                 return np.ascontiguousarray(actions)
             # An environment's arithmetic follows the order in memory, so each action keeps its own.
             return [action.copy(order="K") for action in actions]
         if self.shape is not None:
             if isinstance(actions, np.ndarray) and actions.dtype != object:
-                raise _wrong_shape(actions, self._num_envs, self.shape)
+                raise _wrong_shape(actions, self.num_envs, self.shape)
             if hasattr(actions, "__array__") and not isinstance(actions, np.ndarray):
-                return _converted(actions, self._num_envs, self.shape)
-        each = _one_for_each(actions, self._action_space, self._single_action_space, self._num_envs)
-        if len(each) != self._num_envs:
-            raise ArgumentError(f"got {len(each)} actions for {self._num_envs} sub-environments: give one for each")
+                return _converted(actions, self.num_envs, self.shape)
+        each = _one_for_each(actions, self._action_space, self._single_action_space, self.num_envs)
+        if len(each) != self.num_envs:
+            raise ArgumentError(f"got {len(each)} actions for {self.num_envs} sub-environments: give one for each")
         for index, action in enumerate(each):
             _check_shape(action, self._single_action_space, index)
         return each

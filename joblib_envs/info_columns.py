@@ -188,6 +188,9 @@ class Table:
         form: What the infos have in common.
         num_rows: Rows of each column.
         allocate: Makes a zeroed array of a shape and a dtype.
+
+    Attributes:
+        is_flat: Whether all is in columns: no dictionaries, and nothing beside.
     """
 
     def __init__(self, form: Form, num_rows: int, allocate: Callable[[tuple[int, ...], Any], Array] = np.zeros) -> None:
@@ -204,6 +207,7 @@ class Table:
             and "final_obs" not in taken  # always an object array
             and all(column.table.is_batchable for column in self.columns if isinstance(column, _Dicts))
         )
+        self.is_flat = all(isinstance(column, _Numbers | _Arrays) for column in self.columns)
         numbers = [(column.kind, column.array) for column in self.columns if isinstance(column, _Numbers)]
         self._plain = numbers if len(numbers) == len(self.columns) else None
 

@@ -60,6 +60,20 @@ class Readiness:
             indices,
         )
 
+    def require_observed(self) -> None:
+        """Raise unless there is an observation of every sub-environment, from which a policy can choose.
+
+        Raises:
+            ResetNeededError: There is none of some.
+        """
+        if self._unobserved:
+            unobserved = sorted(self._unobserved)
+            raise ResetNeededError(
+                f"no sub-environment was stepped, since there is no observation of {unobserved} for the policy to "
+                f"choose from: call reset() first",
+                unobserved,
+            )
+
     def check_mask(self, mask: Array | None) -> None:
         """Refuse a mask that leaves out sub-environments of which there is no observation yet.
 

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from joblib_envs.info_columns import InfoColumns
 
-__all__ = ["Allocator", "Array", "Leaf", "Rows", "assemble", "leaves_of"]
+__all__ = ["Allocator", "Array", "Leaf", "Rows", "assemble", "leaves_of", "nested"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Allocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
@@ -83,6 +83,11 @@ def assemble(space: Space[Any], leaves: Sequence[Leaf], values: Sequence[Any], n
         for leaf, value in zip(leaves, values, strict=True)
     }
     return _nest(space, (), by_path)
+
+
+def nested(space: Space[Any], leaves: Sequence[Leaf], values: Sequence[Any]) -> Any:
+    """Put a value for each leaf in the places of a space's Dict and Tuple."""
+    return _nest(space, (), {leaf.path: value for leaf, value in zip(leaves, values, strict=True)})
 
 
 def _nest(space: Space[Any], path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]) -> Any:

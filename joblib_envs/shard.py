@@ -24,7 +24,8 @@ from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactor
 from joblib_envs.failures import Failure
 from joblib_envs.info_columns import InfoColumns
 from joblib_envs.infos import own_info
-from joblib_envs.rows import Rows
+from joblib_envs.rows import Array, Rows
+from joblib_envs.shard_rollout import RolloutOrder, ShardRecord, roll_out
 from joblib_envs.state.env_state import EnvState, Situation, checked_state, layers_of, spec_json_of
 from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
 from joblib_envs.state.pickling import CaptureOptions
@@ -57,7 +58,7 @@ class ShardDescription:
     identities: tuple[tuple[int, int], ...] = ()
 
 
-_FILLS_ROWS = frozenset(("step", "reset", "adopt"))
+_FILLS_ROWS = frozenset(("step", "reset", "adopt", "rollout"))
 
 
 class Request(NamedTuple):
@@ -65,7 +66,8 @@ class Request(NamedTuple):
 
     Attributes:
         method: The method's name.
-        arguments: The method's arguments, without the rows that ``step``, ``reset`` and ``adopt`` fill.
+        arguments: The method's arguments, without the rows that ``step``, ``reset``, ``rollout`` and
+            ``adopt`` fill.
     """
 
     method: str
@@ -94,17 +96,20 @@ class Reply:
         results: What ``call`` returned, by sub-environment.
         failures: The sub-environments that raised, by their index in the batch.
         output: Warnings and log records of a worker process, for the caller to show.
+        records: What the shards recorded in a rollout.
     """
 
     infos: tuple[InfoColumns, ...] = ()
     results: list[Any] | None = None
     failures: dict[int, Failure] = field(default_factory=dict)
     output: list[Any] = field(default_factory=list)
+    records: list[ShardRecord] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether the rows already say everything."""
-        return not self.infos and self.results is None and not self.failures and not self.output
+        nothing_told = not self.infos and self.results is None and not self.records
+        return nothing_told and not self.failures and not self.output
 
 
 class Shard:
@@ -171,7 +176,7 @@ class Shard:
                 return method(*arguments)
         return method(*arguments)
 
-    def step(self, rows: Rows, actions: Sequence[Any], first: int = 0) -> Reply:
+    def step(self, rows: Rows, actions: Array | Sequence[Any], first: int = 0) -> Reply:
         """Step every sub-environment once, or reset it where its episode ended in the step before.
 
         With fewer actions than sub-environments, those from row ``first`` on.
@@ -224,6 +229,11 @@ class Shard:
                 rows.clear(row)
                 pending[row] = False
         return Reply((infos,) if infos.has_any else (), None, failures)
+
+    def rollout(self, rows: Rows, order: RolloutOrder) -> Reply:
+        """Step many times with a policy's actions, and record what happens."""
+        record, failures = roll_out(self, rows, order, self._reset_pending)
+        return Reply(failures=failures, records=[record])
 
     def reset(
         self,

@@ -72,6 +72,9 @@ def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[S
 
 
 def _fail_the_unpicklable(reply: Reply, rows: Rows, first_index: int) -> None:
+    for record in reply.records:
+        for row, error in record.fail_what_cannot_cross(_refusal).items():
+            _fail(reply, rows, first_index, row, "info, observation or action", error)
     infos = rows.infos.beside.items()
     results = enumerate(reply.results or ())
     observations = [(row, value) for objects in rows.objects for row, value in enumerate(objects)]
@@ -80,13 +83,26 @@ def _fail_the_unpicklable(reply: Reply, rows: Rows, first_index: int) -> None:
             try:
                 _dumps(value)
             except Exception as error:
-                cannot = UnpicklableError(
-                    f"the {what} of sub-environment {first_index + row} can't be pickled, so it can't leave its worker "
-                    f"process: {type(error).__name__}: {error}. Return plain data, or use backend='threading' or "
-                    f"'sequential', which need no pickling"
-                )
-                reply.failures[first_index + row] = Failure.of(first_index + row, cannot, needs_reset=what != "result")
-                if what != "result":
-                    rows.clear(row)
-                elif reply.results is not None:
+                _fail(reply, rows, first_index, row, what, error)
+                if what == "result" and reply.results is not None:
                     reply.results[row] = None
+
+
+def _refusal(value: Any) -> BaseException | None:
+    """Return why a value can't be pickled, or None."""
+    try:
+        _dumps(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _fail(reply: Reply, rows: Rows, first_index: int, row: int, what: str, error: BaseException) -> None:
+    cannot = UnpicklableError(
+        f"the {what} of sub-environment {first_index + row} can't be pickled, so it can't leave its worker process: "
+        f"{type(error).__name__}: {error}. Return plain data, or use backend='threading' or 'sequential', which need "
+        f"no pickling"
+    )
+    reply.failures[first_index + row] = Failure.of(first_index + row, cannot, needs_reset=what != "result")
+    if what != "result":
+        rows.clear(row)

@@ -114,6 +114,7 @@ def merge_replies(replies: Sequence[Reply], shards: Sequence[range]) -> Reply:
     for reply in replies:
         merged.failures.update(reply.failures)
         merged.output.extend(reply.output)
+        merged.records.extend(reply.records)
     if any(reply.infos for reply in replies):
         merged.infos = tuple(
             part
