@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, NoReturn
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from joblib_envs.arguments import ActionCheck
 from joblib_envs.batch_sending import BatchSending
+from joblib_envs.caller_rollout import CallerRollout, Group, halves_of, memory_of
 from joblib_envs.copies import own
 from joblib_envs.equality import Difference, first_difference
 from joblib_envs.errors import ArgumentError, ArgumentTypeError, BatchSizeDependentWarning, PolicyError, SubEnvError
+from joblib_envs.execution.actors import Actors
 from joblib_envs.policies import Memory, PolicyDriver, policy_for, starting_memory
-from joblib_envs.policy_states import rows_of_state
+from joblib_envs.policy_states import joined_states, rows_of_state
 from joblib_envs.relay import replay
 from joblib_envs.rollouts import Rollout, joined_rollout
 from joblib_envs.rows import Array, Leaf, Rows
@@ -40,7 +43,15 @@ class BatchRollouts(BatchSending):
         super().__init__()
         self._forms: dict[int, RolloutForm] = {}
 
-    def rollout(self, policy: Any, num_steps: int, *, policy_state: Any = None) -> Rollout:
+    def rollout(
+        self,
+        policy: Any,
+        num_steps: int,
+        *,
+        policy_state: Any = None,
+        policy_at: str = "workers",
+        pipelined: bool = True,
+    ) -> Rollout:
         """Make many steps with a policy that runs where the sub-environments are: no exchange per step.
 
         The result is what as many calls of ``step`` with ``policy(observations)`` would give, and after it
@@ -60,6 +71,11 @@ class BatchRollouts(BatchSending):
             num_steps: How many steps, T.
             policy_state: The state that a recurrent policy starts from, such as ``policy_state`` of the rollout
                 before; None: its ``initial_state``.
+            policy_at: ``"workers"``, or ``"caller"``: the policy itself is asked here, for one that can't
+                be pickled, or that has a device of its own; observations and actions cross in each step.
+            pipelined: With the policy at the caller, whether one half of the sub-environments steps while it
+                thinks for the other half. It is asked for each half, so where it doesn't pass the check, or
+                has a method ``for_envs``, all step together. In tasks execution they always do.
 
         Returns:
             A :class:`~joblib_envs.Rollout`: time-major arrays ``(T, n, ...)``.
@@ -84,16 +100,21 @@ class BatchRollouts(BatchSending):
             >>> envs.close()
         """
         num_steps = _checked_num_steps(num_steps)
+        _check_policy_at(policy_at)
         self._check_autoreset()
         with self._guard("rollout"):
             self._readiness.require()
             self._readiness.require_observed()
             memory = starting_memory(policy, self.num_envs, policy_state)
-            orders = self._orders(policy, memory, num_steps)
-            difference = self._difference(policy, memory, orders)
-            if difference is not None:
-                warnings.warn(_difference_text(difference), BatchSizeDependentWarning, stacklevel=2)
-            reply = self._ask([Request("rollout", (order,)) for order in orders])
+            difference = None
+            if policy_at == "caller":
+                reply = self._rolled_out_here(policy, memory, num_steps, pipelined=pipelined)
+            else:
+                orders = self._orders(policy, memory, num_steps)
+                difference = self._difference(policy, memory, orders)
+                if difference is not None:
+                    warnings.warn(_difference_text(difference), BatchSizeDependentWarning, stacklevel=2)
+                reply = self._ask([Request("rollout", (order,)) for order in orders])
             self._readiness.after_step(self._execution.rows, reply.failures)
             replay(reply.output)
             rollout = joined_rollout(
@@ -150,6 +171,60 @@ class BatchRollouts(BatchSending):
                 )
             )
         return orders
+
+    def _rolled_out_here(self, policy: Any, memory: Memory | None, num_steps: int, *, pipelined: bool) -> Reply:
+        """Make a rollout with the policy at the caller; the reply has a record for each part of a shard."""
+        execution = self._execution
+        groups = [list(execution.shards)]
+        if pipelined and isinstance(execution, Actors) and not hasattr(policy, "for_envs"):
+            halves = halves_of(execution.shards)
+            if self._answers_alike(policy, memory, halves):
+                groups = halves
+        pending = None
+        if memory is not None and memory.initial is not None:
+            pending = np.array(self._ask([Request("pending_resets")] * len(execution.shards)).results, dtype=np.bool_)
+        made = [self._group(policy, memory, ranges, pending, num_steps) for ranges in groups]
+        running = CallerRollout(execution, num_steps)
+        try:
+            running.run(made)
+        except BaseException as error:
+            self._cut_short(error)
+            raise
+        records = [record for group in made for record in group.records()]
+        failures = {index: failure for group in made for index, failure in group.failures.items()}
+        return Reply((), None, failures, running.output, sorted(records, key=lambda record: record.first_index))
+
+    def _group(
+        self, policy: Any, memory: Memory | None, ranges: Sequence[range], pending: Array | None, num_steps: int
+    ) -> Group:
+        indices = [index for each in ranges for index in each]
+        driver = PolicyDriver(
+            policy,
+            self._form_for(len(indices)).check_actions,
+            memory_of(memory, ranges),
+            self.autoreset_mode,
+            None if pending is None else pending[indices],
+        )
+        return Group(ranges, driver, self._execution.rows, num_steps, self._form_for)
+
+    def _answers_alike(self, policy: Any, memory: Memory | None, groups: Sequence[Sequence[range]]) -> bool:
+        """Tell whether the policy's answers for each group are those that it gives when asked for all."""
+        tried = own(policy)
+        rows = self._execution.rows
+        observations = rows.batch(self.single_observation_space, copied=True)
+        actions, state = self._answer(tried, self._check_actions, memory, observations)
+        for ranges in groups:
+            indices = [index for each in ranges for index in each]
+            check, part = self._form_for(len(indices)).check_actions, memory_of(memory, ranges)
+            some = rows.chosen(self.single_observation_space, np.array(indices))[0]
+            got, got_state = self._answer(tried, check, part, some)
+            if first_difference([actions[index] for index in indices], list(got)) is not None:
+                return False
+            if memory is not None:
+                wanted = joined_states([rows_of_state(state, each) for each in ranges])
+                if first_difference(wanted, got_state) is not None:
+                    return False
+        return True
 
     def _form_for(self, num_envs: int) -> RolloutForm:
         if num_envs not in self._forms:
@@ -209,6 +284,11 @@ def _for_envs(policy: Any, indices: range) -> Any:
 
 def _raised(error: BaseException, when: str) -> PolicyError:
     return PolicyError(f"the policy raised {type(error).__name__}: {error} ({when})")
+
+
+def _check_policy_at(policy_at: Any) -> None:
+    if policy_at not in ("workers", "caller"):
+        raise ArgumentError(f"policy_at={policy_at!r} must be 'workers' or 'caller'")
 
 
 def _checked_num_steps(num_steps: Any) -> int:

@@ -280,6 +280,10 @@ class Shard:
         """Set an attribute where it is defined among each sub-environment's wrappers."""
         return self._each(lambda env, row: env.set_wrapper_attr(name, own(values[row])))
 
+    def pending_resets(self) -> Reply:
+        """Tell which sub-environments the next step resets, in NEXT_STEP mode."""
+        return self._each(lambda _env, row: self._reset_pending[row])
+
     def get_state(self, options: CaptureOptions, is_proven: bool) -> Reply:
         """Capture each sub-environment; what can't be captured is as it was."""
 

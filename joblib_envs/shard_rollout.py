@@ -23,7 +23,7 @@ from joblib_envs.tape import Tape
 if TYPE_CHECKING:
     from joblib_envs.shard import Reply, Shard
 
-__all__ = ["RolloutForm", "RolloutOrder", "ShardRecord", "TravellingPolicy", "fill_rows", "roll_out"]
+__all__ = ["Recorder", "RolloutForm", "RolloutOrder", "ShardRecord", "TravellingPolicy", "fill_rows", "roll_out"]
 
 
 class TravellingPolicy:
@@ -193,7 +193,7 @@ def roll_out(
         The record, and the sub-environments that failed in the last step, by index.
     """
     fill_rows(rows, order.observations, order.objects)
-    recorder = _Recorder(rows, order, shard.first_index)
+    recorder = Recorder(rows, order.num_steps, order.form, shard.first_index)
     try:
         policy = order.policy.take()
     except Exception as error:
@@ -235,12 +235,13 @@ def _cannot_unpickle(error: Exception) -> UnpicklableError:
     return cannot
 
 
-class _Recorder:
+class Recorder:
     """Copies what is in the rows, step by step: the rows are written again in the next step.
 
     Args:
         rows: The rows, with the current observations.
-        order: What is to be done.
+        num_steps: How many steps are to be made.
+        form: The spaces.
         first_index: The batch's index of the first sub-environment.
 
     Attributes:
@@ -249,8 +250,8 @@ class _Recorder:
             are, without calls: this is most of what a step costs beside the environments.)
     """
 
-    def __init__(self, rows: Rows, order: RolloutOrder, first_index: int) -> None:
-        self._rows, self._order, self._first_index = rows, order, first_index
+    def __init__(self, rows: Rows, num_steps: int, form: RolloutForm, first_index: int) -> None:
+        self._rows, self._num_steps, self._form, self._first_index = rows, num_steps, form, first_index
         self._observations = [Tape(array) for array in rows.observations]
         self._objects = [[list(values)] for values in rows.objects]
         self._results = [Tape(array) for array in (rows.rewards, rows.terminations, rows.truncations)]
@@ -262,11 +263,17 @@ class _Recorder:
 
     def observer(self) -> Callable[[], Any]:
         """Return what returns a copy of the observations for the policy, which may do with it what it likes."""
-        rows, space = self._rows, self._order.form.observation_space
+        rows, space = self._rows, self._form.observation_space
         only = rows.leaves[0] if len(rows.leaves) == 1 else None
         if only is not None and only.is_array and not only.path:
             return rows.observations[0].copy
         return lambda: rows.batch(space, copied=True)
+
+    def keep(self, step: int, reply: Reply) -> None:
+        """Keep all that a step gave."""
+        for data, source in self.written:
+            data += source
+        self.keep_others(step, reply)
 
     def keep_others(self, step: int, reply: Reply) -> None:
         """Keep what a step gave beside the arrays."""
@@ -280,7 +287,7 @@ class _Recorder:
     ) -> ShardRecord:
         """Return the record of so many steps, the last of which some sub-environments haven't made."""
         self._infos.pack()
-        num_steps, num_rows = self._order.num_steps, len(self._rows)
+        num_steps, num_rows = self._num_steps, len(self._rows)
         steps_made = np.full(num_rows, made, dtype=np.int64)
         steps_made[[index - self._first_index for index in failures]] -= 1
         rewards, terminations, truncations = (tape.time_major(made, num_steps) for tape in self._results)
@@ -289,7 +296,7 @@ class _Recorder:
             steps_made,
             [tape.time_major(made, num_steps) for tape in self._observations],
             [_object_array(kept[:made], (num_steps, num_rows)) for kept in self._objects],
-            _time_major_actions(self.actions, self._order, num_rows),
+            _time_major_actions(self.actions, self._num_steps, self._form, num_rows),
             rewards,
             terminations,
             truncations,
@@ -299,17 +306,17 @@ class _Recorder:
         )
 
 
-def _time_major_actions(batches: Sequence[Any], order: RolloutOrder, num_rows: int) -> list[Array]:
+def _time_major_actions(batches: Sequence[Any], num_steps: int, form: RolloutForm, num_rows: int) -> list[Array]:
     """Return each leaf of the actions; nothing where there are none."""
     if not batches:
         return []
     first = batches[0]
     if all(type(batch) is np.ndarray and batch.dtype == first.dtype for batch in batches):
-        actions: Array = np.zeros((order.num_steps, *first.shape), first.dtype)
+        actions: Array = np.zeros((num_steps, *first.shape), first.dtype)
         np.concatenate(batches, out=actions[: len(batches)].reshape((len(batches) * num_rows, *first.shape[1:])))
         return [actions]
-    shape = (order.num_steps, num_rows)
-    leaves = leaves_of(order.form.action_space)
+    shape = (num_steps, num_rows)
+    leaves = leaves_of(form.action_space)
     return [_time_major_leaf(leaf, [[leaf.of(one) for one in batch] for batch in batches], shape) for leaf in leaves]
 
 
