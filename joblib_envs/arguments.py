@@ -19,6 +19,7 @@ __all__ = [
     "ActionCheck",
     "check_observation_mode",
     "checked_autoreset_mode",
+    "checked_indices",
     "checked_seeds",
     "checked_state_method",
     "checked_states",
@@ -86,7 +87,7 @@ def checked_states(states: Any, indices: Any, num_envs: int) -> dict[int, EnvSta
         ArgumentTypeError: Something is no EnvState, or no index.
         ArgumentError: The numbers of states and indices don't agree, or an index isn't allowed.
     """
-    chosen = _checked_indices(indices, num_envs)
+    chosen = checked_indices(indices, num_envs)
     if isinstance(states, EnvState):
         return dict.fromkeys(chosen, states)
     if isinstance(states, str | bytes | Mapping) or not isinstance(states, Iterable):
@@ -100,7 +101,13 @@ def checked_states(states: Any, indices: Any, num_envs: int) -> dict[int, EnvSta
     return dict(zip(chosen, given, strict=True))
 
 
-def _checked_indices(indices: Any, num_envs: int) -> list[int]:
+def checked_indices(indices: Any, num_envs: int) -> list[int]:
+    """Return sub-environments that were named by whole numbers or a bool mask; all for None.
+
+    Raises:
+        ArgumentError: There is none of such a number, or one is named twice.
+        ArgumentTypeError: They are something else.
+    """
     if indices is None:
         return list(range(num_envs))
     if isinstance(indices, Integral) and not isinstance(indices, bool):
@@ -117,7 +124,7 @@ def _checked_indices(indices: Any, num_envs: int) -> list[int]:
     if outside:
         raise ArgumentError(f"indices holds {outside}, but the batch has sub-environments 0 to {num_envs - 1}")
     if len(set(chosen)) != len(chosen):
-        raise ArgumentError(f"indices={chosen} names a sub-environment twice, and it can have one state only")
+        raise ArgumentError(f"indices={chosen} names a sub-environment twice: name each once")
     return chosen
 
 

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from joblib_envs import arguments
 from joblib_envs.batch_rollouts import BatchRollouts
+from joblib_envs.batch_sending import BatchSending
 from joblib_envs.checkpoint import BatchSetup
 from joblib_envs.errors import (
     ArgumentError,
@@ -43,7 +44,7 @@ _DRAIN_S = 0.2
 """How long an interrupted call waits for its workers before the interrupt is passed on."""
 
 
-class BatchEnv(BatchRollouts):
+class BatchEnv(BatchSending, BatchRollouts):
     """Step many Gymnasium environments together, on a backend you choose.
 
     The backend changes the speed, never the data: for environments that are functions of
@@ -152,6 +153,8 @@ class BatchEnv(BatchRollouts):
         self.copy = copy
         self._guard = Guard()
         self._begun_reset_mask: Array | None = None
+        self._sent = set()
+        self._action_checks = {}
         self._readiness = Readiness(self.num_envs, self.autoreset_mode)
         self._execution = self._built(chosen)
         self.closed = False
@@ -477,6 +480,8 @@ class BatchEnv(BatchRollouts):
             self._guard.broken = error
             return
         self._readiness.interrupted()
+        self._sent.clear()
+        self._guard.pending = None
         if not self._execution.drain(_DRAIN_S):
             self._guard.broken = WorkerDiedError(
                 f"a call was cut short by {type(error).__name__} while workers were in the middle of it: "

@@ -1,4 +1,4 @@
-"""Shared-memory arrays and wake-ups between a batch and its worker processes."""
+"""Shared-memory arrays between a batch and its worker processes; what they hold is told by signals and a pipe."""
 
 from __future__ import annotations
 
@@ -6,44 +6,30 @@ import contextlib
 import mmap
 import os
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import numpy as np
-from joblib.externals.loky.backend.context import get_context
 
-from joblib_envs.gil import gil_is_enabled
 from joblib_envs.info_columns import Form, Table
 from joblib_envs.rows import Array, Leaf, Rows
 
-__all__ = [
-    "NewTables",
-    "SharedArrays",
-    "SharedBlock",
-    "Signal",
-    "ThreadSignal",
-    "gil_is_enabled",
-    "no_header",
-    "shared_table",
-]
+__all__ = ["NewTables", "Ring", "SharedArrays", "SharedBlock", "no_header", "shared_table"]
 
 _ALIGNMENT = 64
-_MIN_SPIN_S = 20e-6
-_MAX_SPIN_S = 200e-6
-_MEMORY = 1 / 8
-_TRIES_PER_LOOK = 20
-_LIVENESS_S = 0.1
 _MAX_ACTION_ITEM_BYTES = 8
 
 # The words of a worker's header.
 COMMAND, ACTION_DTYPE, SLOT, HAS_MESSAGE, HAS_INFOS = range(5)
 HEADER_WORDS = 8
-# The commands: step with the actions in shared memory, or a request that follows in the pipe.
-STEP, MESSAGE = range(2)
+# The commands: step with the actions in shared memory, a request that follows in the pipe, or some rows' step.
+STEP, MESSAGE, ROWS = range(3)
+# The words of an entry of a ring: the rows from one to another, and how their actions came, or what their reply has.
+ENTRY_WORDS = 3
+IN_MESSAGE = -1
+SAID_MESSAGE, SAID_INFOS = 1, 2
 
 
 class SharedBlock:
@@ -99,6 +85,34 @@ def no_header() -> memoryview:
 
 def _words(array: Any) -> memoryview:
     return memoryview(array)  # single words are read and written in half of NumPy's time
+
+
+class Ring:
+    """A queue in shared memory, of one who puts in and one who takes out; a :class:`Signal` tells of each entry.
+
+    Args:
+        entries: int32 ``(capacity, ENTRY_WORDS)``; a sub-environment has one entry at most, so it never overflows.
+    """
+
+    def __init__(self, entries: Array) -> None:
+        self._capacity = len(entries)
+        self._words = _words(entries.reshape(-1))
+        self._next = 0
+
+    def put(self, start: int, stop: int, what: int) -> None:
+        """Add an entry."""
+        at = self._turn()
+        self._words[at], self._words[at + 1], self._words[at + 2] = start, stop, what
+
+    def take(self) -> tuple[int, int, int]:
+        """Take the oldest entry out."""
+        at = self._turn()
+        return self._words[at], self._words[at + 1], self._words[at + 2]
+
+    def _turn(self) -> int:
+        at = self._next
+        self._next = (at + 1) % self._capacity
+        return at * ENTRY_WORDS
 
 
 class _Places:
@@ -183,6 +197,7 @@ class SharedArrays:
         self._action_shape = action_shape
         places = _Places()
         self._headers = places.reserve((num_workers, HEADER_WORDS), np.int64)
+        self._rings = places.reserve((num_workers, 2, num_envs, ENTRY_WORDS), np.int32)
         action_items = 0 if action_shape is None else num_envs * int(np.prod(action_shape))
         self._actions = places.reserve((action_items * _MAX_ACTION_ITEM_BYTES,), np.uint8)
         self._rows: list[list[tuple[int, tuple[int, ...], Any]]] = []
@@ -198,6 +213,11 @@ class SharedArrays:
     def header(self, block: SharedBlock, worker: int) -> memoryview:
         """Return a worker's header words."""
         return _words(block.array(*self._headers)[worker])
+
+    def rings(self, block: SharedBlock, worker: int) -> tuple[Ring, Ring]:
+        """Return a worker's rings: of rows to step, and of rows that were stepped."""
+        requests, completions = block.array(*self._rings)[worker]
+        return Ring(requests), Ring(completions)
 
     def rows(self, block: SharedBlock, slot: int) -> Rows:
         """Return the rows of a slot."""
@@ -235,99 +255,6 @@ def _noting(places: _Places, noted: list[Any]) -> Callable[[tuple[int, ...], Any
 
 
 _DTYPES: dict[int, str] = {np.dtype(code).num: code for code in "?bBhHiIlLqQefd"}
-
-
-_let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))
-"""On a busy machine the other side may be waiting for the very processor on which this one polls."""
-
-
-class Signal:
-    """One side tells the other that something is ready.
-
-    A semaphore from loky's context: it fences memory, so what was written to shared arrays
-    before is seen after, also on weakly ordered processors. A step of a cheap environment is over
-    sooner than the operating system wakes a process, so the waiter polls before it sleeps: for
-    about twice as long as it mostly had to wait, if that is short, and hardly at all where the other
-    side takes longer, since then it would only keep a core busy.
-
-    Args:
-        may_poll: False where there are more workers than processors: a waiter that polls would
-            keep another one from its work.
-    """
-
-    def __init__(self, *, may_poll: bool = True) -> None:
-        self._use(get_context("loky").Semaphore(0), may_poll)
-
-    def _use(self, semaphore: Any, may_poll: bool) -> None:
-        self._semaphore, self._may_poll = semaphore, may_poll
-        self.send: Callable[[], None] = semaphore.release
-        self._usual_s = _MIN_SPIN_S
-
-    def __getstate__(self) -> Any:
-        return self._semaphore, self._may_poll
-
-    def __setstate__(self, state: Any) -> None:
-        self._use(*state)
-
-    def wait(self, is_alone: Callable[[], bool] | None = None, deadline: float | None = None) -> bool:
-        """Wait until the other side has sent.
-
-        Args:
-            is_alone: Tells whether the other side is gone; asked ten times a second.
-            deadline: ``time.perf_counter()`` at which to give up.
-
-        Returns:
-            Whether it came; False when the other side is gone or the time is up.
-        """
-        acquire = self._semaphore.acquire
-        if acquire(False):
-            self._usual_s *= 1 - _MEMORY
-            return True
-        if not self._may_poll:
-            return self._sleep(is_alone, deadline)
-        began = time.perf_counter()
-        came, now = False, began
-        spin_until = began + (max(_MIN_SPIN_S, 2 * self._usual_s) if self._usual_s < _MAX_SPIN_S else _MIN_SPIN_S)
-        while not came and now < spin_until:
-            for _ in range(_TRIES_PER_LOOK):
-                if acquire(False):
-                    came = True
-                    break
-            else:
-                _let_others_run()
-            now = time.perf_counter()
-        if not came:
-            came = self._sleep(is_alone, deadline)
-            now = time.perf_counter()
-        self._usual_s += (min(now - began, 4 * _MAX_SPIN_S) - self._usual_s) * _MEMORY
-        return came
-
-    def _sleep(self, is_alone: Callable[[], bool] | None, deadline: float | None) -> bool:
-        acquire = self._semaphore.acquire
-        if is_alone is None and deadline is None:
-            return bool(acquire())
-        while True:
-            pause = _LIVENESS_S
-            if deadline is not None:
-                pause = min(pause, max(deadline - time.perf_counter(), 0.0))
-            if acquire(True, pause):
-                return True
-            if is_alone is not None and is_alone():
-                return bool(acquire(False))  # it may have sent just before it ended
-            if deadline is not None and time.perf_counter() >= deadline:
-                return False
-
-
-class ThreadSignal(Signal):
-    """The same between threads: a lock that one thread holds until another one releases it.
-
-    Where Python has its global lock nobody polls: a thread that does keeps all others from running.
-    """
-
-    def __init__(self, *, may_poll: bool = True) -> None:
-        lock = threading.Lock()
-        lock.acquire()
-        self._use(lock, may_poll and not gil_is_enabled())
 
 
 def ignore_broken_pipe() -> contextlib.suppress:

@@ -68,7 +68,7 @@ class InfoColumns:
         part.numbers = self.numbers[start:stop]
         part._store = self._store
         part._first = self._first + start
-        part.has_any = False
+        part.has_any = bool(part.numbers.any())
         return part
 
     def clear(self) -> None:
@@ -118,7 +118,11 @@ class InfoColumns:
 
     def take_beside(self, beside: dict[int, Any]) -> None:
         """Take what was kept beside the columns of another process."""
-        self._store.beside = {self._first + row: value for row, value in beside.items()}
+        kept = self._store.beside
+        if kept:
+            for row in range(len(self)):
+                kept.pop(self._first + row, None)
+        kept.update((self._first + row, value) for row, value in beside.items())
 
     def take_in(self) -> None:
         """Note that another process has written to the columns."""

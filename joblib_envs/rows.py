@@ -156,6 +156,12 @@ class Rows:
             infos,
         )
 
+    def some(self, start: int, stop: int) -> Rows:
+        """Return rows ``start`` to ``stop`` with the infos and objects that these have now."""
+        some = self.part(start, stop, self.infos.part(start, stop))
+        some.take_objects(0, [objects[start:stop] for objects in self.objects], range(stop - start))
+        return some
+
     def clear(self, row: int) -> None:
         """Set one row to zero, as the row of a sub-environment that failed."""
         for array in self.observations:
@@ -215,6 +221,18 @@ class Rows:
                 items = next(objects)
                 values.append(copy.deepcopy(items) if copied else list(items))
         return assemble(space, self.leaves, values, len(self))
+
+    def chosen(self, space: Space[Any], indices: Array) -> tuple[Any, Array, Array, Array]:
+        """Return observations, rewards, terminations and truncations of some rows, in any order: the caller's own."""
+        arrays, objects = iter(self.observations), iter(self.objects)
+        values = [
+            next(arrays)[indices]
+            if leaf.is_array
+            else (lambda items: [copy.deepcopy(items[index]) for index in indices])(next(objects))
+            for leaf in self.leaves
+        ]
+        observations = values[0] if self._is_one_array else assemble(space, self.leaves, values, len(indices))
+        return observations, self.rewards[indices], self.terminations[indices], self.truncations[indices]
 
     def _writer(self) -> Callable[[int, Any], None]:
         """Return the function that writes one observation into a row."""

@@ -176,8 +176,10 @@ class Shard:
                 return method(*arguments)
         return method(*arguments)
 
-    def step(self, rows: Rows, actions: Iterable[Any]) -> Reply:
+    def step(self, rows: Rows, actions: Sequence[Any], first: int = 0) -> Reply:
         """Step every sub-environment once, or reset it where its episode ended in the step before.
+
+        With fewer actions than sub-environments, those from row ``first`` on.
 
         This is where the autoreset rule stands (Gymnasium's three modes, see
         https://farama.org/Vector-Autoreset-Mode). With SAME_STEP the info of an ended episode
@@ -190,10 +192,16 @@ class Shard:
         rewards, terminations, truncations, infos = rows.rewards, rows.terminations, rows.truncations, rows.infos
         write_observation = rows.write_observation
         failures: dict[int, Failure] = {}
-        terminations.fill(False)
-        truncations.fill(False)
+        envs = self.envs
+        if len(actions) < len(envs):
+            stop = first + len(actions)
+            envs, infos = envs[first:stop], infos.part(first, stop)
+            terminations[first:stop] = truncations[first:stop] = False
+        else:
+            terminations.fill(False)
+            truncations.fill(False)
         infos.clear()
-        for row, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+        for row, (env, action) in enumerate(zip(envs, actions, strict=True), first):
             try:
                 if pending[row]:
                     pending[row] = False
@@ -213,7 +221,7 @@ class Shard:
                             pending[row] = next_step
                 write_observation(row, observation)
                 if info:
-                    infos.write(row, info)
+                    infos.write(row - first, info)
             except _STEER:
                 raise
             except BaseException as error:

@@ -1,6 +1,7 @@
 """Infos go through columns and come out as they were told; batched, they are what the dictionaries would give."""
 
 import copy
+import itertools
 import pickle
 import threading
 
@@ -66,7 +67,7 @@ def test_infos_come_out_as_they_were_told(env_infos):
 def test_they_are_batched_by_the_one_rule(env_infos, cut):
     wanted = batch_infos(env_infos)
     cuts = [0, len(env_infos)] if cut is None else [0, min(cut, len(env_infos)), len(env_infos)]
-    parts = [told(env_infos[start:stop]) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    parts = [told(env_infos[start:stop]) for start, stop in itertools.pairwise(cuts)]
 
     assert first_difference(wanted, batch_columns(parts), "infos") is None
     assert list(batch_columns(parts)) == list(wanted)

@@ -16,11 +16,13 @@ import numpy as np
 from joblib_envs.channel import SharedArrays, SharedBlock
 from joblib_envs.errors import CallTimeoutError, WorkerDiedError
 from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, parts_of, worker_died
+from joblib_envs.execution.in_flight import Done, InFlight, spans_of
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.rows import Leaf, Rows
+from joblib_envs.rows import Array, Leaf, Rows
 from joblib_envs.shard import Reply, Request, ShardDescription
+from joblib_envs.signals import Signal
 from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["Actors", "HostFactory"]
@@ -29,8 +31,23 @@ __all__ = ["Actors", "HostFactory"]
 class HostFactory(Protocol):
     """Makes the host of one shard: ``ThreadHost`` or ``ProcessHost``."""
 
-    def __call__(self, construction: Construction, limit: ThreadLimit, number: int, *, may_poll: bool) -> Host:
-        """Make it; ``may_poll`` says whether there is a processor for each worker."""
+    @property
+    def new_bell(self) -> type[Signal]:
+        """The kind of signal that its hosts can send."""
+        ...
+
+    def __call__(
+        self, construction: Construction, limit: ThreadLimit, number: int, bell: Signal, *, may_poll: bool
+    ) -> Host:
+        """Make it.
+
+        Args:
+            construction: Makes the sub-environments.
+            limit: Of BLAS threads.
+            number: The shard's.
+            bell: To be rung when some rows are done.
+            may_poll: Whether there is a processor for each worker.
+        """
         ...
 
 
@@ -140,9 +157,50 @@ class Actors:
             self._collect_objects()
         return merge_replies(replies, self.shards)
 
+    @property
+    def num_in_flight(self) -> int:
+        """How many sub-environments were begun by ``start_some`` and not yet taken."""
+        return self._in_flight.count
+
+    def start_some(self, indices: Sequence[int], actions: Array | list[Any], *, apart: bool) -> None:
+        """Begin a step of some sub-environments, none of which is in flight."""
+        own = actions.copy() if isinstance(actions, np.ndarray) else copy.deepcopy(actions)
+        spans = spans_of(indices, own, self.shards, apart=apart)
+        self._awaited.update(range(len(self._hosts)))
+        self._in_flight.start(spans, self._slot)
+
+    def take_some(self, min_envs: int, timeout_s: float | None) -> list[Done]:
+        """Return what is done of what ``start_some`` began: at least so many sub-environments.
+
+        Raises:
+            CallTimeoutError: It took longer; nothing is lost.
+            WorkerDiedError: A worker ended.
+        """
+        deadline = None if timeout_s is None else time.perf_counter() + timeout_s
+        try:
+            done = self._in_flight.take(min_envs, deadline)
+        except TimeoutError as error:
+            raise CallTimeoutError(f"{error} after {timeout_s:g} s: receive again, or close the batch") from None
+        if not self._in_flight.count:
+            self._awaited.clear()
+        if self._collects:
+            for number, shard in enumerate(self.shards):
+                part = self._parts[number][self._slot]
+                for each in done:
+                    if each.indices.start in shard:
+                        rows = [index - shard.start for index in each.indices]
+                        self.rows.take_objects(shard.start, part.objects, rows)
+        return done
+
     def drain(self, timeout_s: float) -> bool:
         """Wait for the workers that are still at work after an interrupt."""
         deadline = time.perf_counter() + timeout_s
+        if self._in_flight.count:
+            try:
+                self._in_flight.take(self._in_flight.count, deadline)
+            except (TimeoutError, WorkerDiedError):
+                return False
+            self._awaited.clear()
         at_rest = True
         for number in sorted(self._awaited):
             host = self._hosts[number]
@@ -181,12 +239,13 @@ class Actors:
 
     def _make_hosts(self, plan: BatchPlan, new_host: HostFactory) -> None:
         may_poll = plan.n_jobs <= joblib.cpu_count()
+        bell = new_host.new_bell(may_poll=may_poll)
         for number, shard in enumerate(self.shards):
             construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
             if plan.caller_steps and number == len(self.shards) - 1:
                 self._hosts.append(CallerHost(construction, plan.limit))
             else:
-                self._hosts.append(new_host(construction, plan.limit, number, may_poll=may_poll))
+                self._hosts.append(new_host(construction, plan.limit, number, bell, may_poll=may_poll))
         numbers = range(len(self._hosts))
         away = [number for number in numbers if self._hosts[number].is_away]
         here = [number for number in numbers if not self._hosts[number].is_away]
@@ -199,6 +258,7 @@ class Actors:
         self._waiting_order = callers + [number for number in reversed(here) if number not in callers] + away
         self._first_away = away[0] if away else None
         self._slices = [slice(shard.start, shard.stop) for shard in self.shards]
+        self._in_flight = InFlight(self._hosts, self.shards, bell, self._hold_limit)
 
     def _build(self) -> list[ShardDescription]:
         """Make all sub-environments, the shards side by side; none is left if one can't be made."""
@@ -236,6 +296,9 @@ class Actors:
             self.rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
 
     _holds_limit = False
+
+    def _hold_limit(self, hold: bool) -> None:
+        self._begin() if hold else self._end()
 
     def _begin(self) -> None:
         if not self._holds_limit:
