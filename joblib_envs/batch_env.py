@@ -13,7 +13,6 @@ from gymnasium.vector import AutoresetMode
 
 from joblib_envs import arguments
 from joblib_envs.batch_rollouts import BatchRollouts
-from joblib_envs.batch_sending import BatchSending
 from joblib_envs.checkpoint import BatchSetup
 from joblib_envs.errors import (
     ArgumentError,
@@ -44,7 +43,7 @@ _DRAIN_S = 0.2
 """How long an interrupted call waits for its workers before the interrupt is passed on."""
 
 
-class BatchEnv(BatchSending, BatchRollouts):
+class BatchEnv(BatchRollouts):
     """Step many Gymnasium environments together, on a backend you choose.
 
     The backend changes the speed, never the data: for environments that are functions of

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from joblib_envs.arguments import ActionCheck
-from joblib_envs.batch_states import BatchStates
+from joblib_envs.batch_sending import BatchSending
 from joblib_envs.copies import own
 from joblib_envs.equality import Difference, first_difference
 from joblib_envs.errors import ArgumentError, ArgumentTypeError, BatchSizeDependentWarning, PolicyError, SubEnvError
@@ -29,7 +29,7 @@ from joblib_envs.thread_limit import ThreadLimit
 __all__ = ["BatchRollouts"]
 
 
-class BatchRollouts(BatchStates):
+class BatchRollouts(BatchSending):
     """What ``BatchEnv`` can do with policies. It sets the attributes."""
 
     autoreset_mode: AutoresetMode

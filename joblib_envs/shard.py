@@ -24,7 +24,7 @@ from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactor
 from joblib_envs.failures import Failure
 from joblib_envs.info_columns import InfoColumns
 from joblib_envs.infos import own_info
-from joblib_envs.rows import Rows
+from joblib_envs.rows import Array, Rows
 from joblib_envs.shard_rollout import RolloutOrder, ShardRecord, roll_out
 from joblib_envs.state.env_state import EnvState, Situation, checked_state, layers_of, spec_json_of
 from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
@@ -176,7 +176,7 @@ class Shard:
                 return method(*arguments)
         return method(*arguments)
 
-    def step(self, rows: Rows, actions: Sequence[Any], first: int = 0) -> Reply:
+    def step(self, rows: Rows, actions: Array | Sequence[Any], first: int = 0) -> Reply:
         """Step every sub-environment once, or reset it where its episode ended in the step before.
 
         With fewer actions than sub-environments, those from row ``first`` on.

@@ -207,9 +207,13 @@ def test_a_failure_is_that_sub_environments_alone(backend):
         envs.reset(seed=0)
         envs.send([0, 0, 0])
         seen = []
-        with pytest.raises(SubEnvError) as caught:
+
+        def receive_all():
             while len(seen) < 3:
                 seen.extend(envs.recv()[-1].tolist())
+
+        with pytest.raises(SubEnvError) as caught:
+            receive_all()
         partial_batch = caught.value.partial
         seen.extend(partial_batch[-2].tolist())
         failed = partial_batch[-2][partial_batch[-1]]

@@ -22,7 +22,7 @@ from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Array, Leaf, Rows
 from joblib_envs.shard import Reply, Request, ShardDescription
-from joblib_envs.signals import Signal
+from joblib_envs.signals import Signal, ThreadBell
 from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["Actors", "HostFactory"]
@@ -65,6 +65,7 @@ class Actors:
         self.num_workers = plan.n_jobs
         self.bounds_waits = True
         self._hosts: list[Host] = []
+        self._in_flight = InFlight([], [], ThreadBell())
         self._awaited: set[int] = set()
         self._slots: list[Rows] = []
         self._slot = 0
@@ -167,6 +168,8 @@ class Actors:
         own = actions.copy() if isinstance(actions, np.ndarray) else copy.deepcopy(actions)
         spans = spans_of(indices, own, self.shards, apart=apart)
         self._awaited.update(range(len(self._hosts)))
+        if self._first_here is not None:
+            self._begin()
         self._in_flight.start(spans, self._slot)
 
     def take_some(self, min_envs: int, timeout_s: float | None) -> list[Done]:
@@ -183,6 +186,7 @@ class Actors:
             raise CallTimeoutError(f"{error} after {timeout_s:g} s: receive again, or close the batch") from None
         if not self._in_flight.count:
             self._awaited.clear()
+            self._end()
         if self._collects:
             for number, shard in enumerate(self.shards):
                 part = self._parts[number][self._slot]
@@ -217,6 +221,7 @@ class Actors:
     def close(self, *, graceful: bool = True) -> Reply:
         """Close all sub-environments, whatever single ones do, and end the workers."""
         hosts, self._hosts = self._hosts, []
+        self._in_flight = InFlight([], [], ThreadBell())  # it had the hosts, whose semaphores go with them
         _open_executions.discard(self)
         busy, self._awaited = self._awaited, set()
         closed = Reply()
@@ -258,7 +263,7 @@ class Actors:
         self._waiting_order = callers + [number for number in reversed(here) if number not in callers] + away
         self._first_away = away[0] if away else None
         self._slices = [slice(shard.start, shard.stop) for shard in self.shards]
-        self._in_flight = InFlight(self._hosts, self.shards, bell, self._hold_limit)
+        self._in_flight = InFlight(self._hosts, self.shards, bell)
 
     def _build(self) -> list[ShardDescription]:
         """Make all sub-environments, the shards side by side; none is left if one can't be made."""
@@ -296,9 +301,6 @@ class Actors:
             self.rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
 
     _holds_limit = False
-
-    def _hold_limit(self, hold: bool) -> None:
-        self._begin() if hold else self._end()
 
     def _begin(self) -> None:
         if not self._holds_limit:

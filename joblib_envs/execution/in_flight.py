@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from joblib_envs.errors import WorkerDiedError
@@ -45,25 +45,21 @@ class InFlight:
         hosts: The workers.
         shards: Their sub-environments.
         bell: Rings when a worker has done something.
-        hold: Bounds the BLAS threads of this process; called with False to let go.
+
+    Attributes:
+        count: How many there are.
     """
 
-    def __init__(
-        self, hosts: Sequence[Host], shards: Sequence[range], bell: Signal, hold: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, hosts: Sequence[Host], shards: Sequence[range], bell: Signal) -> None:
         self._bell = bell
-        self._hold = hold
-        self._places = [(host, shard) for host, shard in zip(hosts, shards, strict=True)]
+        self._places = list(zip(hosts, shards, strict=True))
         self._others = [place for place in self._places if not isinstance(place[0], CallerHost)]
         self._callers = [place for place in self._places if isinstance(place[0], CallerHost)]
-        self._is_here = [not host.is_away for host, _ in self._places]
         self._done: list[Done] = []
         self.count = 0
 
     def start(self, spans: Sequence[Span], slot: int) -> None:
         """Begin steps; none of the sub-environments is in flight."""
-        if any(self._is_here):
-            self._hold(True)
         for indices, actions in spans:
             host, shard = next(place for place in self._places if indices.start in place[1])
             self.count += len(indices)
@@ -88,8 +84,6 @@ class InFlight:
                     raise TimeoutError(f"{self.count} sub-environments are still at work")
         done, self._done = self._done, []
         self.count -= sum(len(each.indices) for each in done)
-        if not self.count and any(self._is_here):
-            self._hold(False)
         return done
 
     def _look(self) -> int:
