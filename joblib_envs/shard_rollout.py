@@ -213,7 +213,8 @@ def roll_out(
             break
         recorder.actions.append(actions)
         # Of an array of one dimension the environments get values, else what they may change.
-        reply = step(rows, actions if type(actions) is np.ndarray and actions.ndim == 1 else own(actions))
+        given: Any = actions if type(actions) is np.ndarray and actions.ndim == 1 else own(actions)
+        reply = step(rows, given)
         for data, source in recorder.written:
             data += source
         if has_objects or reply.infos:

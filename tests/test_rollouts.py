@@ -34,6 +34,7 @@ from joblib_envs import (
     BatchSizeDependentWarning,
     ConcurrentUseError,
     EpisodeOverError,
+    PendingCallError,
     PolicyError,
     RandomPolicy,
     ResetNeededError,
@@ -228,6 +229,30 @@ def test_steps_before_a_rollout_count(backend):
     assert rollout.rewards.T.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
     assert rollout.terminations.T.tolist() == [[False, False, False, True]] * 3
     assert rollout.last_observations.tolist() == [3, 3, 3]
+
+
+@by_backend([backend for backend in FEW if backend.execution == "actors"])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_rollout_goes_on_where_sub_environments_were_sent(backend, copied):
+    with counting_batch(backend, 4, copy=copied) as envs:
+        envs.reset(seed=0)
+        for indices in ([1, 3], [3]):
+            envs.send([0] * len(indices), indices)
+            while indices:
+                received = envs.recv()[-1].tolist()
+                indices = [index for index in indices if index not in received]
+
+        rollout = envs.rollout(alternate, 2)
+        last = rollout.last_observations.tolist()
+        envs.send([0], [2])
+        with pytest.raises(PendingCallError):
+            envs.rollout(alternate, 1)
+        envs.recv()
+        again = envs.rollout(alternate, 1)
+
+    assert rollout.observations.tolist() == [[0, 1, 0, 2], [1, 2, 1, 3]]
+    assert last == [2, 3, 2, 4]
+    assert again.observations.tolist() == [[2, 3, 3, 4]]
 
 
 @by_backend(FEW)
