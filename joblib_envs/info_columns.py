@@ -136,6 +136,10 @@ class InfoColumns:
         """Return the numbers of the forms that there are."""
         return set(self.numbers.tolist()) - {_NOTHING}
 
+    def has_columns_of(self, other: InfoColumns) -> bool:
+        """Tell whether both are in the same columns."""
+        return self._store is other._store
+
     def one_table(self) -> tuple[Table | None, bool]:
         """Return the table of all rows that have an info, and whether there is none or just one.
 

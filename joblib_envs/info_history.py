@@ -78,6 +78,7 @@ class InfoHistory:
         self.columns: list[tuple[Any, _Column]] = []
         self._told: dict[Any, tuple[list[int], list[Any]]] = {}
         self._whole: dict[bytes, _WholeTable] = {}
+        self._source: InfoColumns | None = None
 
     def add(self, step: int, infos: Iterable[Mapping[Any, Any] | None]) -> None:
         """Keep one step's infos, which must be nobody else's."""
@@ -93,6 +94,11 @@ class InfoHistory:
 
     def add_columns(self, step: int, infos: InfoColumns) -> None:
         """Keep one step's infos: whole columns where all sub-environments told infos of one form."""
+        if self._source is None:
+            self._source = infos
+        elif not self._source.has_columns_of(infos):  # they have crossed by message: there are others each time
+            self.add(step, infos.dicts())
+            return
         numbers = infos.numbers.tobytes()
         whole = self._whole.get(numbers)
         if whole is None:
@@ -110,6 +116,7 @@ class InfoHistory:
         for whole in self._whole.values():
             self.columns.extend(whole.columns(self.num_rows))
         self._whole = {}
+        self._source = None
         for key, (places, values) in self._told.items():
             array = _one_array(values)
             column = _Column(np.array(places, dtype=np.int64), values)

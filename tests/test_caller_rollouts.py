@@ -32,9 +32,7 @@ def test_it_is_what_lockstep_gives(backend, case, mode, pipelined):
         envs.reset(seed=3)
         policy = new_policy(envs)
         first = envs.rollout(policy, 13, policy_at="caller", pipelined=pipelined)
-        rest = envs.rollout(
-            policy, 17, policy_at="caller", pipelined=pipelined, policy_state=first.policy_state
-        )
+        rest = envs.rollout(policy, 17, policy_at="caller", pipelined=pipelined, policy_state=first.policy_state)
         after, other_end, _ = in_lockstep(envs, lambda x: steps[0][1], 3, rest.last_observations)
 
     check_equal(first, steps[:13], first.last_observations, 5)

@@ -191,6 +191,18 @@ def test_what_cannot_be_sent_or_received_is_refused_and_nobody_moves(backend):
         assert envs.get_attr("count") == (1, 1, 1)
 
 
+@pytest.mark.parametrize("backend", ACTORS, ids=str)
+def test_views_that_were_handed_out_before_live_on(backend):
+    with make_batch(backend, CountingEnv, 3, copy=False) as envs:
+        envs.reset(seed=0)
+        view, *_ = envs.step([0, 0, 0])
+        envs.send([0, 0], [0, 2])
+        received = envs.recv(2)
+        assert view.tolist() == [1, 1, 1]
+        assert received[0].tolist() == [2, 2]
+        assert envs.step([0, 0, 0])[0].tolist() == [3, 2, 3]
+
+
 @pytest.mark.parametrize("backend", TRAVELLING[:1], ids=str)
 def test_tasks_refuse_it(backend):
     with make_batch(backend, CountingEnv, 2) as envs:

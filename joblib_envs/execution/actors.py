@@ -167,6 +167,8 @@ class Actors:
         """Begin a step of some sub-environments, none of which is in flight."""
         own = actions.copy() if isinstance(actions, np.ndarray) else copy.deepcopy(actions)
         spans = spans_of(indices, own, self.shards, apart=apart)
+        if not self._in_flight.count:
+            self._turn_slot(keep_rows=True)  # views that were handed out live on
         self._awaited.update(range(len(self._hosts)))
         if self._first_here is not None:
             self._begin()
