@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from joblib_envs import arguments
 from joblib_envs.batch_rollouts import BatchRollouts
 from joblib_envs.checkpoint import BatchSetup
+from joblib_envs.choosing import AUTO
 from joblib_envs.errors import (
     ArgumentError,
     CallTimeoutError,
@@ -36,6 +37,8 @@ from joblib_envs.thread_limit import ThreadLimit
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
+
+    from joblib_envs.choosing.decision import Choice
 
 __all__ = ["BatchEnv"]
 
@@ -70,7 +73,10 @@ class BatchEnv(BatchRollouts):
         num_envs: Number of sub-environments; 1 unless given, or the list's length.
         backend: ``"sequential"``, ``"threading"``, ``"loky"``, any other name that joblib knows, or a
             ``ParallelBackendBase`` instance. None: that of the innermost ``joblib.parallel_config``,
-            else loky.
+            else loky. ``"auto"``: the fastest for this environment on this machine, which is measured
+            for about a second with throw-away instances in a process of their own; ``choice`` tells
+            what was taken and why. ``n_jobs`` bounds it then, and ``caller_steps=False`` allows worker
+            processes only.
         n_jobs: Number of workers; -1 means one per CPU that this process may use. None: the
             context's, else -1 (where joblib has 1). Never more than sub-environments.
         execution: ``"actors"`` or ``"tasks"``; None: actors where the backend has them.
@@ -140,6 +146,15 @@ class BatchEnv(BatchRollouts):
         state_method = arguments.checked_state_method(state_method)
         source = source_of(env, num_envs, wrappers, env_kwargs)
         self.num_envs = len(source.factories)
+        self._choice: Choice | None = None
+        if isinstance(backend, str) and backend == AUTO:
+            from joblib_envs.choosing.auto import choose_for  # late: workers import this module too
+
+            check_factories(source.factories, must_travel=False)
+            self._choice = choose_for(source.factories, n_jobs, execution, caller_steps, inner_max_num_threads)
+            # From here on it is as if the user had named them: a saved batch goes on where this one was.
+            backend, n_jobs = self._choice.backend, self._choice.n_jobs
+            execution, caller_steps = self._choice.execution, self._choice.caller_steps
         chosen = choose_backend(backend, n_jobs, execution, caller_steps, inner_max_num_threads, self.num_envs)
         check_factories(source.factories, must_travel=chosen.sends_factories)
         self.spec = source.spec
@@ -174,6 +189,11 @@ class BatchEnv(BatchRollouts):
     def n_jobs(self) -> int:
         """The number of workers in effect, the caller included where it steps a shard."""
         return self._execution.num_workers
+
+    @property
+    def choice(self) -> Choice | None:
+        """What ``backend="auto"`` has chosen, and why; None where the backend was named, or the batch was loaded."""
+        return self._choice
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]

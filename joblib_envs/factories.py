@@ -39,6 +39,7 @@ __all__ = [
     "EnvSource",
     "SpecFactory",
     "check_factories",
+    "different_factories",
     "pack_by_value",
     "packed_factories",
     "source_of",
@@ -61,7 +62,7 @@ class EnvSource:
             UnpicklableError: One can't be pickled, hence not be a part of a journal.
         """
         check_factories(self.factories, must_travel=True)
-        packed = zip(_different(self.factories), packed_factories(self.factories), strict=True)
+        packed = zip(different_factories(self.factories), packed_factories(self.factories), strict=True)
         made = {id(factory): functools.partial(journaled, data) for factory, data in packed}
         return replace(self, factories=tuple(made[id(factory)] for factory in self.factories))
 
@@ -231,10 +232,10 @@ def _warn_of_state(found: Any, index: int) -> None:
 def packed_factories(factories: Sequence[EnvFactory]) -> list[bytes]:
     """Pickle each different factory once, as a function that a fresh process can call."""
     specs = _caller_specs()
-    return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in _different(factories)]
+    return [_pack(_KnowingSpecs(factory, specs), [factory]) for factory in different_factories(factories)]
 
 
-def _different(factories: Sequence[EnvFactory]) -> list[EnvFactory]:
+def different_factories(factories: Sequence[EnvFactory]) -> list[EnvFactory]:
     """Return each factory once; some can't be hashed."""
     return list({id(factory): factory for factory in factories}.values())
 

@@ -3,6 +3,8 @@
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, Execution
 from joblib_envs.execution.registry import (
     ChosenBackend,
+    Workers,
+    actor_backends,
     available_backends,
     choose_backend,
     executions_of,
@@ -14,6 +16,8 @@ __all__ = [
     "ChosenBackend",
     "ConstructionFailed",
     "Execution",
+    "Workers",
+    "actor_backends",
     "available_backends",
     "choose_backend",
     "executions_of",

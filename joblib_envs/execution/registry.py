@@ -8,6 +8,7 @@ A backend that joblib knows and this registry doesn't runs as it is, in tasks ex
 from __future__ import annotations
 
 import concurrent.futures
+import enum
 import importlib.util
 import os
 import tempfile
@@ -40,6 +41,8 @@ __all__ = [
     "BACKENDS",
     "BackendEntry",
     "ChosenBackend",
+    "Workers",
+    "actor_backends",
     "available_backends",
     "choose_backend",
     "executions_of",
@@ -120,6 +123,14 @@ def _joblib_temp_folder() -> str:
     return SYSTEM_SHARED_MEM_FS if is_large and os.access(SYSTEM_SHARED_MEM_FS, os.W_OK) else tempfile.gettempdir()
 
 
+class Workers(enum.StrEnum):
+    """What steps the shards, the simplest first."""
+
+    CALLER = "caller"
+    THREADS = "threads"
+    PROCESSES = "processes"
+
+
 @dataclass(frozen=True)
 class BackendEntry:
     """What joblib-envs adds to one of joblib's backends.
@@ -137,6 +148,14 @@ class BackendEntry:
     tasks_class: type[ParallelBackendBase] | None = None
     always_caller: bool = False
     caller_steps: Callable[[], bool] = lambda: False
+
+    @property
+    def workers(self) -> Workers:
+        """What steps the shards."""
+        if self.always_caller:
+            return Workers.CALLER
+        shares_memory = getattr(self.joblib_class, "supports_sharedmem", False)
+        return Workers.THREADS if shares_memory else Workers.PROCESSES
 
 
 BACKENDS: dict[str, BackendEntry] = {
@@ -182,6 +201,13 @@ def available_backends() -> list[str]:
     """List the names of the backends that can run here: joblib's own and the registered ones."""
     known = [name for name in BACKENDS if name in joblib.parallel.BACKENDS]
     return known + sorted(set(joblib.parallel.BACKENDS) - set(known))
+
+
+def actor_backends() -> dict[str, BackendEntry]:
+    """Return the backends that have actors and can run here, the simplest first."""
+    names = [name for name in available_backends() if name in BACKENDS and BACKENDS[name].new_host is not None]
+    order = list(Workers)
+    return {name: BACKENDS[name] for name in sorted(names, key=lambda name: order.index(BACKENDS[name].workers))}
 
 
 def install_hints() -> dict[str, str]:

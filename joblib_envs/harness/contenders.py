@@ -4,7 +4,7 @@ A contender is an object in a registry. To add one, write a class with the membe
 :class:`Contender`, call :func:`register_contender` in a module of yours, and let a study
 name both: ``import = ["my_module"]`` and ``contenders = ["plain_loop", "my_contender"]``.
 
-Two names mean something elsewhere: :data:`BASELINE` and :data:`VECTOR_FORM`.
+Three names mean something elsewhere: :data:`BASELINE`, :data:`VECTOR_FORM` and :data:`AUTO_CONTENDER`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import gymnasium
+import joblib
 
+from joblib_envs.choosing import AUTO
 from joblib_envs.errors import ArgumentError
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.loops import HalfLoop, NaiveLoop, PlainLoop, RepairedLoop
 
 __all__ = [
+    "AUTO_CONTENDER",
     "BASELINE",
     "VECTOR_FORM",
     "Contender",
@@ -35,6 +38,9 @@ BASELINE = "plain_loop"
 
 VECTOR_FORM = "gymnasium_sync"
 """The contender that is a plain loop behind Gymnasium's vector interface."""
+
+AUTO_CONTENDER = f"batch_env/{AUTO}"
+"""The contender that chooses among ours."""
 
 
 class VectorLike(Protocol):
@@ -193,6 +199,43 @@ class BatchEnvContender:
         return "\n".join(("from joblib_envs import BatchEnv", *source.imports, line))
 
 
+@dataclass(frozen=True)
+class AutoContender(BatchEnvContender):
+    """BatchEnv on the backend that it chooses by itself."""
+
+    backend: str = AUTO
+    execution: str = "actors"
+
+    @property
+    def name(self) -> str:
+        """The name in studies and files."""
+        return AUTO_CONTENDER
+
+    @property
+    def title(self) -> str:
+        """The name in tables and charts."""
+        return f"BatchEnv {self.backend}"
+
+    @property
+    def parallel(self) -> bool:
+        """Whether it may have workers beside the caller."""
+        return True
+
+    def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
+        """Build the batch. One worker for each CPU is what a study has unless told otherwise: no bound for it."""
+        from joblib_envs import BatchEnv
+
+        bound = None if n_jobs == joblib.cpu_count() else n_jobs
+        envs: VectorLike = BatchEnv(make_env, num_envs, backend=self.backend, n_jobs=bound)
+        return envs
+
+    def code(self, source: EnvironmentSource, num_envs: int, n_jobs: int) -> str:  # noqa: ARG002
+        """Return the line that builds it."""
+        kwargs = f", env_kwargs={dict(source.kwargs)!r}" if source.kwargs else ""
+        line = f'envs = BatchEnv({source.env_code}, {num_envs}, backend="{self.backend}"{kwargs})'
+        return "\n".join(("from joblib_envs import BatchEnv", *source.imports, line))
+
+
 _REGISTERED: dict[str, Contender] = {}
 
 
@@ -221,7 +264,7 @@ def all_contenders() -> dict[str, Contender]:
         for backend in available_backends()
         for execution in executions_of(backend)
     ]
-    return _REGISTERED | {contender.name: contender for contender in ours}
+    return _REGISTERED | {contender.name: contender for contender in (*ours, AutoContender())}
 
 
 def select_contenders(patterns: Iterable[str]) -> list[Contender]:

@@ -1,15 +1,17 @@
 """A sentence or two that say what to use, and the code for it.
 
 Whoever is compared is compared within rounds, as in the table: the machine's mood is then
-nearly the same for both. Something parallel is recommended when the lower bound says that it pays.
+nearly the same for both. The rule is that of ``backend="auto"``, with what was measured in place of what is
+predicted: the simplest way is recommended unless the lower bound says that another is faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from joblib_envs.choosing.decision import preferred
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import BASELINE, VECTOR_FORM, all_contenders
+from joblib_envs.harness.contenders import AUTO_CONTENDER, BASELINE, VECTOR_FORM, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, paired_ratio
 
@@ -21,14 +23,14 @@ def recommend(cell: CellSummary, source: EnvironmentSource) -> tuple[str, str]:
     timed = [line for line in cell.lines if line.env_steps_per_s]
     if not timed:
         return _without_times(cell), ""
+    auto = next((line for line in timed if line.contender == AUTO_CONTENDER), None)
+    timed = [line for line in timed if line is not auto] or timed  # it is one of the others
     single = _fastest([line for line in timed if not _is_parallel(line)], timed)
     parallel = _fastest([line for line in timed if _is_parallel(line)], timed)
-    if parallel is None or (single is not None and not _is_faster(parallel, single)):
-        chosen = single or timed[0]
-        words = _stay(chosen, parallel, timed)
-    else:
-        chosen = parallel
-        words = _go_parallel(parallel, timed, cell)
+    chosen = preferred([line for line in (single, parallel) if line is not None], _is_faster)
+    words = _go_parallel(chosen, timed, cell) if chosen is parallel else _stay(chosen, parallel, timed)
+    if auto is not None and auto is not chosen:
+        words.append(f'backend="auto": {_times(auto, chosen)}.')
     contender = all_contenders().get(chosen.contender)
     return " ".join(words), contender.code(source, cell.num_envs, cell.n_jobs) if contender else ""
 
@@ -103,7 +105,7 @@ def _fastest(lines: Sequence[Line], timed: Sequence[Line]) -> Line | None:
         return None
     base = next((line for line in timed if line.contender == BASELINE), timed[0])
     best = max(lines, key=lambda line: (paired_ratio(line, base) or Estimate(0, 0, 0)).median)
-    return base if base in lines and not _is_faster(best, base) else best
+    return preferred([base, best], _is_faster) if base in lines else best
 
 
 def _is_faster(one: Line, other: Line) -> bool:

@@ -17,7 +17,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["measured_costs"]
+__all__ = ["measured_costs", "voluntary_switches"]
 
 
 def measured_costs(
@@ -40,7 +40,7 @@ def measured_costs(
     actions = sampled_actions(env, seed, 64)
     env.reset(seed=seed)
     steps: list[float] = []
-    began, cpu_began, waited = time.perf_counter(), time.process_time(), _voluntary_switches()
+    began, cpu_began, waited = time.perf_counter(), time.process_time(), voluntary_switches()
     while len(steps) < 3 or (time.perf_counter() - began < budget_s and len(steps) < 20_000):
         action = actions[len(steps) % len(actions)]
         started = time.perf_counter()
@@ -50,7 +50,7 @@ def measured_costs(
             env.reset()
     elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu_began
     # A processor that others take away isn't waiting: only what gives it away by itself waits.
-    gave_away = (_voluntary_switches() - waited) / len(steps)
+    gave_away = (voluntary_switches() - waited) / len(steps)
     return Costs(
         verdict=Verdict.CORRECT,
         first_constructor_us=first_s * 1e6,
@@ -75,5 +75,6 @@ def _times_of(call: Callable[[], Any], budget_s: float, fewest: int, most: int) 
     return times
 
 
-def _voluntary_switches() -> int:
+def voluntary_switches() -> int:
+    """Return how often this process has given the processor away by itself; 0 where that isn't counted."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw if resource is not None else 0

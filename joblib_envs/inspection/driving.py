@@ -20,6 +20,7 @@ __all__ = [
     "Trace",
     "affordable_steps",
     "difference_between",
+    "nbytes",
     "play",
     "run_steps",
     "sampled_actions",
@@ -97,14 +98,15 @@ def _digest(frame: Any) -> str:
 
 def affordable_steps(observation: Any, most: int) -> int:
     """Return how many steps may be kept in a trace without filling the memory."""
-    return max(5, min(most, _TRACE_BYTES // max(1, _nbytes(observation))))
+    return max(5, min(most, _TRACE_BYTES // max(1, nbytes(observation))))
 
 
-def _nbytes(value: Any) -> int:
+def nbytes(value: Any) -> int:
+    """Return about how many bytes an observation has."""
     if isinstance(value, dict):
-        return sum(map(_nbytes, value.values()))
+        return sum(map(nbytes, value.values()))
     if isinstance(value, tuple | list):
-        return sum(map(_nbytes, value))
+        return sum(map(nbytes, value))
     return int(getattr(value, "nbytes", 64))
 
 

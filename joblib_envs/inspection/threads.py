@@ -25,7 +25,7 @@ from joblib_envs.inspection.findings import Gil, GilFinding, ThreadSafety
 from joblib_envs.processes import unpickled
 from joblib_envs.state.trial_runs import close_all
 
-__all__ = ["find_gil", "find_thread_safety"]
+__all__ = ["at_once", "find_gil", "find_thread_safety", "switching_every"]
 
 _AT_ONCE = "a run in two threads at once"
 _SAFETY_ROUNDS = 3
@@ -106,8 +106,8 @@ def _together_and_alone(
             return ThreadSafety(verdict=Verdict.NOT_REPRODUCIBLE, reason="it differs from itself")
         where.at(_AT_ONCE)
         for _ in range(_SAFETY_ROUNDS):
-            with _switching_every(1e-5):
-                got = _at_once(pair())
+            with switching_every(1e-5):
+                got = at_once(pair())
             for one, other in zip(right, got, strict=True):
                 if isinstance(other, BaseException):
                     words = f"in two threads at once one raises {type(other).__name__}: {other}"
@@ -124,7 +124,7 @@ def _together_and_alone(
         close_all(made)
 
 
-def _at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     """Call in threads that begin together; return what they return or raise."""
     results: list[Any] = [None] * len(calls)
     start = threading.Barrier(len(calls))
@@ -145,7 +145,8 @@ def _at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 @contextmanager
-def _switching_every(interval_s: float) -> Iterator[None]:
+def switching_every(interval_s: float) -> Iterator[None]:
+    """Let Python take the lock away from a thread so often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(interval_s)
     try:
@@ -206,7 +207,7 @@ def _share_of_steps_that_let_run(env: Env, actions: list[Any], budget_s: float) 
 
     counter = threading.Thread(target=count, daemon=True)
     num_steps = num_with_turns = 0
-    with _switching_every(_NEVER_S):
+    with switching_every(_NEVER_S):
         counter.start()
         while not counted[0]:
             time.sleep(0.001)
@@ -234,7 +235,7 @@ def _speed_of_two(envs: list[Env], actions: list[Any], budget_s: float) -> float
         return num_steps / (time.perf_counter() - began)
 
     alone = run(envs[0])
-    together: list[Any] = _at_once([lambda: run(envs[0]), lambda: run(envs[1])])
+    together: list[Any] = at_once([lambda: run(envs[0]), lambda: run(envs[1])])
     for outcome in together:
         if isinstance(outcome, BaseException):
             raise outcome
