@@ -22,13 +22,14 @@ _ALIGNMENT = 64
 _MAX_ACTION_ITEM_BYTES = 8
 
 # The words of a worker's header.
-COMMAND, ACTION_DTYPE, SLOT, HAS_MESSAGE, HAS_INFOS = range(5)
+COMMAND, ACTION_DTYPE, SLOT, SAID = range(4)
 HEADER_WORDS = 8
 # The commands: step with the actions in shared memory, a request that follows in the pipe, or some rows' step.
 STEP, MESSAGE, ROWS = range(3)
 # The words of an entry of a ring: the rows from one to another, and how their actions came, or what their reply has.
 ENTRY_WORDS = 3
 IN_MESSAGE = -1
+# What was said beside the rows: a message in the pipe, infos in columns.
 SAID_MESSAGE, SAID_INFOS = 1, 2
 
 

@@ -32,6 +32,7 @@ class Guard:
         pending: The call that was begun and not yet waited for, ``"step"``, ``"reset"`` or ``"send"``, or None.
         broken: Why the batch can only be closed, or None.
         closed: Whether it was closed.
+        leave: Lets the next call in; ``with`` does it by itself.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Guard:
         self.closed = False
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
+        self.leave = self._lock.release
 
     @property
     def owned(self) -> bool:

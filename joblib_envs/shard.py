@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
@@ -31,7 +32,7 @@ from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
 from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.state.snapshot import captured_state, restored_env
 
-__all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check_distinct"]
+__all__ = ["NOTHING_SAID", "EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check_distinct"]
 
 EnvFactory: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -110,6 +111,14 @@ class Reply:
         """Whether the rows already say everything."""
         nothing_told = not self.infos and self.results is None and not self.records
         return nothing_told and not self.failures and not self.output
+
+    def with_output(self, output: list[Any]) -> Reply:
+        """Return the same with a worker's output, and with containers of its own."""
+        return Reply(self.infos, self.results, dict(self.failures), output, list(self.records))
+
+
+NOTHING_SAID = Reply((), None, MappingProxyType({}), (), ())  # type: ignore[arg-type]
+"""What most steps answer; one for all, which nobody can change."""
 
 
 class Shard:
@@ -228,7 +237,7 @@ class Shard:
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
                 rows.clear(row)
                 pending[row] = False
-        return Reply((infos,) if infos.has_any else (), None, failures)
+        return Reply((infos,) if infos.has_any else (), None, failures) if failures or infos.has_any else NOTHING_SAID
 
     def rollout(self, rows: Rows, order: RolloutOrder) -> Reply:
         """Step many times with a policy's actions, and record what happens."""

@@ -21,7 +21,7 @@ from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
 from joblib_envs.rows import Array, Leaf, Rows
-from joblib_envs.shard import Reply, Request, ShardDescription
+from joblib_envs.shard import NOTHING_SAID, Reply, Request, ShardDescription
 from joblib_envs.signals import Signal, ThreadBell
 from joblib_envs.thread_limit import ThreadLimit
 
@@ -135,7 +135,7 @@ class Actors:
     def finish(self, timeout_s: float | None) -> Reply:
         """Wait for all; the caller's own shard comes first, while the others are at work."""
         deadline = None if timeout_s is None else time.perf_counter() + timeout_s
-        replies = [_NOTHING_SAID] * len(self._hosts)
+        replies = [NOTHING_SAID] * len(self._hosts)
         died: list[WorkerDiedError] = []
         for number in self._waiting_order:
             if number == self._first_away:
@@ -324,7 +324,6 @@ def _one_of(died: list[WorkerDiedError]) -> WorkerDiedError:
     return together
 
 
-_NOTHING_SAID = Reply()
 _open_executions: weakref.WeakSet[Actors] = weakref.WeakSet()
 _owner_pid = os.getpid()
 

@@ -26,7 +26,7 @@ from joblib_envs.info_columns import Form, InfoColumns, Table
 from joblib_envs.processes import WorkerProcess, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Array, Rows
-from joblib_envs.shard import Reply, Request, Shard, ShardDescription
+from joblib_envs.shard import NOTHING_SAID, Reply, Request, Shard, ShardDescription
 from joblib_envs.signals import Signal, ThreadBell, ThreadSignal
 from joblib_envs.thread_limit import ThreadLimit
 
@@ -407,9 +407,12 @@ class ProcessHost:
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the process's reply."""
         self._await(deadline)
+        said = self._header[channel.SAID]
+        if not said:
+            return NOTHING_SAID
         rows = self._slots[self._slot] if self._slots else None
-        reply = self._take_message(rows, 0) if self._header[channel.HAS_MESSAGE] else Reply()
-        if self._header[channel.HAS_INFOS] and rows is not None:
+        reply = self._take_message(rows, 0) if said & channel.SAID_MESSAGE else Reply()
+        if said & channel.SAID_INFOS and rows is not None:
             rows.infos.take_in()
             reply.infos = (rows.infos,)
         return reply
@@ -571,21 +574,20 @@ def _serve(connection: Connection, request_ready: Signal, reply_ready: Signal, b
             reply = shard.handle(request, rows)
         else:
             reply = _all_fail(range(first + start, first + stop_row), request)
-        reply.output = relay.drain()
         beside = _beside(reply.infos, tables)
-        has_infos, reply.infos = bool(reply.infos), ()
+        has_infos, reply = bool(reply.infos), reply.with_output(relay.drain())
+        reply.infos = ()
         message = None
         if not reply.is_empty or rows.objects or any(beside()):
             chosen = rows if stop_row - start == len(rows) else rows.some(start, stop_row)
             message = pack_reply(reply, chosen, first + start, beside)
+        said = channel.SAID_MESSAGE * (message is not None) + channel.SAID_INFOS * has_infos
         if command == channel.ROWS:
-            said = channel.SAID_MESSAGE * (message is not None) + channel.SAID_INFOS * has_infos
             done.put(start, stop_row, said)
             reply_ready.send()
             bell.send()
         else:
-            header[channel.HAS_INFOS] = has_infos
-            header[channel.HAS_MESSAGE] = message is not None
+            header[channel.SAID] = said
             reply_ready.send()
         if message is not None:
             connection.send_bytes(message)

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from joblib_envs.failures import Failure
 from joblib_envs.info_columns import InfoColumns
 from joblib_envs.rows import Leaf, Rows
-from joblib_envs.shard import EnvFactory, Reply, Request, ShardDescription
+from joblib_envs.shard import NOTHING_SAID, EnvFactory, Reply, Request, ShardDescription
 from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions
 from joblib_envs.thread_limit import ThreadLimit
 
@@ -108,9 +108,9 @@ def merge_replies(replies: Sequence[Reply], shards: Sequence[range]) -> Reply:
     """Join the shards' replies in index order."""
     if len(replies) == 1:
         return replies[0]
+    if all(reply is NOTHING_SAID for reply in replies):
+        return NOTHING_SAID
     merged = Reply()
-    if all(reply.is_empty for reply in replies):
-        return merged
     for reply in replies:
         merged.failures.update(reply.failures)
         merged.output.extend(reply.output)

@@ -356,8 +356,7 @@ def _run_travelling(
     request = unpickled(packed)
     rows = Rows.allocate(leaves, len(shard))
     with _held(settings) as relay:
-        reply = shard.handle(request, rows)
-        reply.output = relay.drain()
+        reply = shard.handle(request, rows).with_output(relay.drain())
     changed: tuple[Parcel, tuple[Blob, ...]] = (parcel, ())
     if request.method != "close":
         try:
