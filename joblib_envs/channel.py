@@ -22,7 +22,7 @@ _ALIGNMENT = 64
 _MAX_ACTION_ITEM_BYTES = 8
 
 # The words of a worker's header.
-COMMAND, ACTION_DTYPE, SLOT, SAID = range(4)
+COMMAND, ACTION_DTYPE, SLOT, HAND_OUT, SAID = range(5)
 HEADER_WORDS = 8
 # The commands: step with the actions in shared memory, a request that follows in the pipe, or some rows' step.
 STEP, MESSAGE, ROWS = range(3)
@@ -180,6 +180,7 @@ class SharedArrays:
         num_slots: Sets of rows; two where returned views must outlive the next step.
         action_shape: Shape of one action; None where actions have no fixed shape.
         num_workers: Headers.
+        num_hand_outs: Arrays in which observations are given to the caller.
 
     Attributes:
         size: Bytes that the block must have.
@@ -192,8 +193,9 @@ class SharedArrays:
         num_slots: int,
         action_shape: tuple[int, ...] | None,
         num_workers: int,
+        num_hand_outs: int,
     ) -> None:
-        self._arguments = (tuple(leaves), num_envs, num_slots, action_shape, num_workers)
+        self._arguments = (tuple(leaves), num_envs, num_slots, action_shape, num_workers, num_hand_outs)
         self._num_envs = num_envs
         self._action_shape = action_shape
         places = _Places()
@@ -206,6 +208,10 @@ class SharedArrays:
             reserved: list[tuple[int, tuple[int, ...], Any]] = []
             Rows.allocate(leaves, num_envs, _noting(places, reserved))
             self._rows.append(reserved)
+        self._hand_outs = [
+            places.reserve((num_envs, *(leaves[0].space.shape or ())), leaves[0].space.dtype)
+            for _ in range(num_hand_outs)
+        ]
         self.size = places.size
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,6 +234,10 @@ class SharedArrays:
     def all_rows(self, block: SharedBlock) -> list[Rows]:
         """Return the rows of every slot."""
         return [self.rows(block, slot) for slot in range(len(self._rows))]
+
+    def hand_outs(self, block: SharedBlock) -> list[Array]:
+        """Return the arrays in which observations are given to the caller."""
+        return [block.array(*place) for place in self._hand_outs]
 
     def takes_actions(self, actions: Any) -> bool:
         """Tell whether a batch of actions fits the shared buffer as it is."""

@@ -110,6 +110,7 @@ class Rows:
         terminations: ``(n,)`` bool.
         truncations: ``(n,)`` bool.
         infos: What the sub-environments told in the last call.
+        ready_copy: A copy of the observations that was made already, for the caller to have.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Rows:
         self.rewards = rewards
         self.terminations, self.truncations = flags
         self.infos = InfoColumns(len(rewards)) if infos is None else infos
+        self.ready_copy: Array | None = None
         self._object_leaves = tuple(leaf for leaf in self.leaves if not leaf.is_array)
         self._array_leaves = tuple(leaf for leaf in self.leaves if leaf.is_array)
         self._is_one_array = len(self.leaves) == 1 and self.leaves[0].is_array and not self.leaves[0].path
@@ -210,7 +212,10 @@ class Rows:
     def batch(self, space: Space[Any], *, copied: bool) -> Any:
         """Build the batch of observations: the caller's own, or views of these rows."""
         if self._is_one_array:
-            return self.observations[0].copy() if copied else self.observations[0]
+            if not copied:
+                return self.observations[0]
+            ready, self.ready_copy = self.ready_copy, None
+            return self.observations[0].copy() if ready is None else ready
         arrays, objects = iter(self.observations), iter(self.objects)
         values: list[Any] = []
         for leaf in self.leaves:

@@ -21,6 +21,10 @@ _MEMORY = 1 / 8
 """The weight of the last wait among those before it."""
 
 _TRIES_PER_LOOK = 20
+_CROWDED_S = 20e-6
+"""A look that takes so long was interrupted: another process runs on this processor, mostly the very one that is
+waited for. Who sleeps is woken on an idle one, if there is any; who polls on would stay here."""
+
 _LIVENESS_S = 0.1
 
 _let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -81,7 +85,9 @@ class Signal:
                     break
             else:
                 _let_others_run()
-            now = time.perf_counter()
+            before, now = now, time.perf_counter()
+            if now - before > _CROWDED_S:
+                break
         if not came:
             came = self._sleep(is_alone, deadline)
             now = time.perf_counter()

@@ -20,6 +20,7 @@ from joblib_envs.execution.in_flight import Done, InFlight, spans_of
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
+from joblib_envs.hand_out import NUM_ARRAYS, HandOuts, is_worth_handing_out
 from joblib_envs.rows import Array, Leaf, Rows
 from joblib_envs.shard import NOTHING_SAID, Reply, Request, ShardDescription
 from joblib_envs.signals import Signal, ThreadBell
@@ -71,6 +72,8 @@ class Actors:
         self._slot = 0
         self.rows = Rows.allocate((), 0)
         self._collects = False
+        self._hand_outs: HandOuts | None = None
+        self._handed_out = -1
         self._taken_dtype: np.dtype[Any] | None = None
         self._block: SharedBlock | None = None
         _open_executions.add(self)
@@ -87,11 +90,16 @@ class Actors:
     def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:
         """Allocate the rows: in shared memory where a process hosts a shard."""
         num_envs = self.shards[-1].stop
+        arrays: list[Array] = []
         processes = [host for host in self._hosts if isinstance(host, ProcessHost)]
         if processes:
-            shared = SharedArrays(leaves, num_envs, num_slots, action_shape, len(processes))
+            is_large = num_slots == 1 and is_worth_handing_out(leaves, num_envs)
+            num_hand_outs = NUM_ARRAYS if is_large else 0
+            shared = SharedArrays(leaves, num_envs, num_slots, action_shape, len(processes), num_hand_outs)
             self._block = SharedBlock(shared.size)
             self._slots = shared.all_rows(self._block)
+            arrays = shared.hand_outs(self._block)
+            self._hand_outs = HandOuts(arrays) if arrays else None
             for worker, host in enumerate(processes):
                 host.share(shared, self._block, worker)
             self._block.close()
@@ -100,14 +108,16 @@ class Actors:
         self.rows = self._slots[0]
         self._collects = bool(self.rows.objects)
         self._parts = [parts_of(self._slots, shard) for shard in self.shards]
-        for each, parts in zip(self._hosts, self._parts, strict=True):
-            each.bind(parts)
+        for each, parts, shard in zip(self._hosts, self._parts, self.shards, strict=True):
+            each.bind(parts, [array[shard.start : shard.stop] for array in arrays])
 
     def start(self, requests: Sequence[Request]) -> None:
         """Begin a request for each shard."""
         packed = [host.pack(request) for host, request in zip(self._hosts, requests, strict=True)]
         if requests[0].fills_rows:
             self._turn_slot(keep_rows=True)
+        if self._hand_outs is not None:
+            self._choose_hand_out(self._hand_outs if requests[0].method in ("step", "reset") else None)
         for number in self._starting_order:
             if number == self._first_here:
                 self._begin()
@@ -126,6 +136,8 @@ class Actors:
             self._taken_dtype = actions.dtype
         if len(self._slots) > 1:
             self._turn_slot(keep_rows=False)
+        if self._hand_outs is not None:
+            self._choose_hand_out(self._hand_outs)
         for number in self._starting_order:
             if number == self._first_here:
                 self._begin()
@@ -156,6 +168,8 @@ class Actors:
             raise _one_of(died)
         if self._collects:
             self._collect_objects()
+        if self._hand_outs is not None and self._handed_out >= 0:
+            self.rows.ready_copy = self._hand_outs.array(self._handed_out)
         return merge_replies(replies, self.shards)
 
     @property
@@ -167,6 +181,8 @@ class Actors:
         """Begin a step of some sub-environments, none of which is in flight."""
         own = actions.copy() if isinstance(actions, np.ndarray) else copy.deepcopy(actions)
         spans = spans_of(indices, own, self.shards, apart=apart)
+        if self._hand_outs is not None:
+            self._choose_hand_out(None)
         if not self._in_flight.count:
             self._turn_slot(keep_rows=True)  # views that were handed out live on
         self._awaited.update(range(len(self._hosts)))
@@ -297,6 +313,13 @@ class Actors:
             if keep_rows:
                 for parts in self._parts:
                     parts[self._slot].take(0, parts[before], range(len(parts[before])))
+
+    def _choose_hand_out(self, hand_outs: HandOuts | None) -> None:
+        """Choose where the workers copy the observations that begin now, for the caller to have."""
+        self.rows.ready_copy = None
+        self._handed_out = -1 if hand_outs is None else hand_outs.choose()
+        for host in self._hosts:
+            host.hand_out(self._handed_out)
 
     def _collect_objects(self) -> None:
         for shard, parts in zip(self.shards, self._parts, strict=True):

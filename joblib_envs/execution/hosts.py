@@ -53,8 +53,11 @@ class Host(Protocol):
     def finish_build(self) -> Built:
         """Wait until they are made."""
 
-    def bind(self, slots: Sequence[Rows]) -> None:
-        """Take this shard's rows, one set for each slot."""
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:
+        """Take this shard's rows, one set for each slot, and its rows of what is handed out."""
+
+    def hand_out(self, number: int) -> None:
+        """Copy the observations into one of those arrays too, in the step or reset that begins next; -1: into none."""
 
     def pack(self, request: Request) -> Any:
         """Make a request ready for ``start``, before any host starts.
@@ -110,6 +113,8 @@ class CallerHost:
         self._limit = limit
         self._shard: Shard | None = None
         self._slots: Sequence[Rows] = ()
+        self._hand_outs: Sequence[Array] = ()
+        self._copied_to: Array | None = None
         self._begun: tuple[Request, int] | None = None
         self._rows_begun: deque[tuple[Request, int]] = deque()
 
@@ -125,9 +130,13 @@ class CallerHost:
         self._shard = shard
         return shard.describe()
 
-    def bind(self, slots: Sequence[Rows]) -> None:
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:
         """Take this shard's rows."""
-        self._slots = slots
+        self._slots, self._hand_outs = slots, hand_outs
+
+    def hand_out(self, number: int) -> None:
+        """Remember where to copy the observations."""
+        self._copied_to = self._hand_outs[number] if number >= 0 else None
 
     def pack(self, request: Request) -> Request:
         """Return the request as it is."""
@@ -153,9 +162,13 @@ class CallerHost:
         self._begun = None
         request, slot = begun
         if not self._limit.is_per_thread:
-            return self._shard.handle(request, self._slots[slot])
-        with self._limit.in_this_thread():
-            return self._shard.handle(request, self._slots[slot])
+            reply = self._shard.handle(request, self._slots[slot])
+        else:
+            with self._limit.in_this_thread():
+                reply = self._shard.handle(request, self._slots[slot])
+        if self._copied_to is not None:
+            self._copied_to[...] = self._slots[slot].observations[0]
+        return reply
 
     def start_rows(self, start: int, actions: Array | list[Any], slot: int) -> None:
         """Remember the actions: ``take_rows`` makes the steps."""
@@ -214,9 +227,12 @@ class ThreadHost:
         built: Built = self._receive(None)
         return built
 
-    def bind(self, slots: Sequence[Rows]) -> None:
-        """Take this shard's rows."""
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:  # noqa: ARG002
+        """Take this shard's rows; threads hand out nothing."""
         self._slots = slots
+
+    def hand_out(self, number: int) -> None:
+        """Leave the copying to the caller."""
 
     def pack(self, request: Request) -> Request:
         """Return the request as it is."""
@@ -374,15 +390,20 @@ class ProcessHost:
         """Give the process the block that holds everybody's rows, and its own place in it."""
         self._shared, self._block = shared, block
         self._header = shared.header(block, worker)
+        self._header[channel.HAND_OUT] = -1
         self._rows_begun, self._rows_done = shared.rings(block, worker)
         with channel.ignore_broken_pipe():
             self._process.connection.send_bytes(cloudpickle.dumps((shared, worker)))
             block.send(self._process.connection, self._process.pid)
         self._await(None)
 
-    def bind(self, slots: Sequence[Rows]) -> None:
-        """Take this shard's rows."""
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:  # noqa: ARG002
+        """Take this shard's rows; the process finds the arrays that are handed out by itself."""
         self._slots = slots
+
+    def hand_out(self, number: int) -> None:
+        """Tell the process where to copy the observations."""
+        self._header[channel.HAND_OUT] = number
 
     def pack(self, request: Request) -> bytes:
         """Pickle the request."""
@@ -546,6 +567,7 @@ def _serve(connection: Connection, request_ready: Signal, reply_ready: Signal, b
     first, stop = shard.first_index, shard.first_index + len(shard)
     tables = channel.NewTables()
     slots = parts_of(shared.all_rows(block), range(first, stop), tables)
+    hand_outs = [array[first:stop] for array in shared.hand_outs(block)]
     actions: dict[int, Array] = {}
 
     def shared_actions(number: int, start: int = 0, stop_row: int | None = None) -> Array:
@@ -574,6 +596,8 @@ def _serve(connection: Connection, request_ready: Signal, reply_ready: Signal, b
             reply = shard.handle(request, rows)
         else:
             reply = _all_fail(range(first + start, first + stop_row), request)
+        if header[channel.HAND_OUT] >= 0:
+            hand_outs[header[channel.HAND_OUT]][...] = rows.observations[0]
         beside = _beside(reply.infos, tables)
         has_infos, reply = bool(reply.infos), reply.with_output(relay.drain())
         reply.infos = ()
