@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import joblib
 from joblib.parallel import get_active_backend
@@ -93,7 +92,7 @@ def _places(
 def _without_measuring(places: Sequence[Place], num_envs: int) -> Choice | None:
     """Choose where there is nothing to measure."""
     if num_envs == 1 or max(place.most_workers for place in places) == 1:
-        words = "There is one environment" if num_envs == 1 else "n_jobs=1, or the place of this call, allows one worker"
+        words = "There is one environment" if num_envs == 1 else "n_jobs, or where this is called, allows one worker"
         return _taken(places[0], 1, f"{words}, so nothing was measured: nobody is faster than the caller alone.")
     return None
 

@@ -149,8 +149,9 @@ def _key() -> str:
     from joblib_envs import __version__
 
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    parts = (__version__, platform.python_version(), platform.node(), joblib.cpu_count(), "gil" if has_gil else "no gil")
-    return " ".join(map(str, (*parts, ",".join(actor_backends()))))
+    gil = "gil" if has_gil else "no gil"
+    backends = ",".join(actor_backends())
+    return f"{__version__} {platform.python_version()} {platform.node()} {joblib.cpu_count()} {gil} {backends}"
 
 
 def _read(key: str) -> HandOver | None:

@@ -186,11 +186,17 @@ def _together(each: Sequence[EnvCosts]) -> EnvCosts:
     """Return the mean of what different factories' environments cost; how they differ counts as variation."""
     if len(each) == 1:
         return each[0]
-    names = ("step_us", "cpu_share", "info_us", "info_pack_us", "info_unpack_us")
-    mean = {name: statistics.fmean(getattr(costs, name) for costs in each) for name in names}
+
+    def mean(name: str) -> float:
+        return statistics.fmean(getattr(costs, name) for costs in each)
+
     spread = statistics.pstdev([costs.step_us for costs in each])
     return EnvCosts(
-        **mean,
+        step_us=mean("step_us"),
+        cpu_share=mean("cpu_share"),
+        info_us=mean("info_us"),
+        info_pack_us=mean("info_pack_us"),
+        info_unpack_us=mean("info_unpack_us"),
         step_std_us=max(spread, *(costs.step_std_us for costs in each)),
         waits=all(costs.waits for costs in each),
         observation_bytes=max(costs.observation_bytes for costs in each),
