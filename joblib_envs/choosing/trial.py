@@ -7,6 +7,7 @@ use up what factories share with one another, such as an iterator.
 from __future__ import annotations
 
 import enum
+import itertools
 import pickle
 import statistics
 import sys
@@ -44,6 +45,8 @@ _STEPS_S = 0.2
 
 _FEWEST_STEPS = 3
 _MOST_STEPS = 5000
+
+_BLOCKS = 8
 
 _THREADS_S = 0.25
 """How long instances may be stepped to see whether threads disturb them."""
@@ -131,26 +134,28 @@ def _costs(factory: Callable[[], Env], made: list[Env], budget_s: float) -> EnvC
     env.step(actions[0])  # the first one may import, compile or allocate
     observation, info = env.reset()
     times: list[float] = []
+    cycle = itertools.cycle(actions)
     clock = time.perf_counter
-    began, cpu_began, gave_away = clock(), time.process_time(), voluntary_switches()
-    while len(times) < _FEWEST_STEPS or (len(times) < _MOST_STEPS and clock() - began < budget_s):
-        started = clock()
-        observation, _, terminated, truncated, info = env.step(actions[len(times) % len(actions)])
-        times.append(clock() - started)
+    cpu_began, gave_away = time.process_time(), voluntary_switches()
+    began = last = clock()
+    until, deadline = began + budget_s, began + _FEWEST_STEPS * budget_s
+    # As little as possible beside the steps; a reset counts with the step after it.
+    while last < deadline and len(times) < (_MOST_STEPS if last < until else _FEWEST_STEPS):
+        observation, _, terminated, truncated, info = env.step(next(cycle))
         if terminated or truncated:
             env.reset()
-        if clock() - began > _FEWEST_STEPS * budget_s:
-            break
+        now = clock()
+        times.append(now - last)
+        last = now
     elapsed, cpu = clock() - began, time.process_time() - cpu_began
     gave_away = voluntary_switches() - gave_away
     # A processor that others take away isn't waiting: only what gives it away by itself waits.
     waits = gave_away > 0.05 * len(times) and cpu < elapsed / 2
     spent = elapsed if waits else min(elapsed, cpu)
-    clipped = np.minimum(times, np.quantile(times, 0.99))  # beyond it is the machine's noise
     pack_us, unpack_us = _trip_us(info) if info else (0.0, 0.0)
     return EnvCosts(
         step_us=spent / len(times) * 1e6,
-        step_std_us=float(clipped.std()) * 1e6,
+        step_std_us=_variation(times) * 1e6,
         cpu_share=min(1.0, cpu / max(spent, 1e-9)),
         waits=waits,
         observation_bytes=nbytes(observation),
@@ -159,6 +164,13 @@ def _costs(factory: Callable[[], Env], made: list[Env], budget_s: float) -> EnvC
         info_unpack_us=unpack_us,
         num_steps=len(times),
     )
+
+
+def _variation(times: Sequence[float]) -> float:
+    """Return the standard deviation of steps, without the machine's hiccups, which are seldom."""
+    if len(times) < 2 * _BLOCKS:
+        return float(np.std(sorted(times)[:-1])) if len(times) > 2 else 0.0
+    return statistics.median(float(np.std(block)) for block in np.array_split(times, _BLOCKS))
 
 
 def _trip_us(info: dict[Any, Any]) -> tuple[float, float]:
