@@ -38,7 +38,7 @@ def chosen(costs, num_envs, num_cpus=2, places=PLACES, **options):
         (PONG, {1: ("sequential", 1), 4: ("loky", 2), 8: ("loky", 2), 64: ("loky", 2), 256: ("loky", 2)}),
         (PYTHON_1_MS, {1: ("sequential", 1), 4: ("loky", 2), 16: ("loky", 2), 64: ("loky", 2), 256: ("loky", 2)}),
         (SLEEPS_1_MS, {1: ("sequential", 1), 4: ("threading", 4), 16: ("threading", 16)}),
-        (SLEEPS_APART, {1: ("sequential", 1), 4: ("loky", 4), 16: ("loky", 16), 64: ("loky", 16)}),
+        (SLEEPS_APART, {1: ("sequential", 1), 4: ("loky", 4), 16: ("loky", 8), 64: ("loky", 16)}),
         (FRAMES, {1: ("sequential", 1), 4: ("sequential", 1)}),
     ],
     ids=["cartpole", "half_cheetah", "pong", "python_1_ms", "sleeps_1_ms", "sleeps_apart", "frames"],
@@ -60,7 +60,7 @@ def test_what_is_chosen_is_within_the_margin_of_the_best_that_is_predicted(costs
         choice.n_jobs,
         num_cpus=2,
     )
-    assert taken_us <= 1.05 * choice.predictions[0].call_us
+    assert taken_us <= 1.08 * choice.predictions[0].call_us
 
 
 def test_many_that_wait_share_threads():
