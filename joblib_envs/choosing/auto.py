@@ -109,13 +109,20 @@ def _packed(factories: Sequence[EnvFactory]) -> list[bytes] | None:
 
 def _measured(packed: list[bytes], places: Sequence[Place], num_envs: int, num_threads: int) -> Choice:
     costs, hand_over = _costs_and_hand_over(packed, num_threads)
+    if hand_over is None:  # worker processes, or shared memory, can't be had here
+        hand_over = _WITHOUT_WORKERS
+        places = [place for place in places if place.workers is not Workers.PROCESSES] or places
     if isinstance(costs, Trouble):
         return _in_trouble(costs, places)
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     return choose(costs, hand_over, places, num_envs, num_cpus=joblib.cpu_count(), has_gil=has_gil)
 
 
-def _costs_and_hand_over(packed: list[bytes], num_threads: int) -> tuple[EnvCosts | Trouble, HandOver]:
+_WITHOUT_WORKERS = HandOver(call_us=25.0, per_env_us=1.0)
+"""About what a call costs, where it can't be measured."""
+
+
+def _costs_and_hand_over(packed: list[bytes], num_threads: int) -> tuple[EnvCosts | Trouble, HandOver | None]:
     known = known_hand_over()
     if known is not None:
         return try_env(packed, num_threads, _TIMEOUT_S), known
@@ -129,11 +136,11 @@ def _costs_and_hand_over(packed: list[bytes], num_threads: int) -> tuple[EnvCost
 
     aside = threading.Thread(target=run, daemon=True)
     aside.start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(aside.join)
-        meter = stack.enter_context(HandOverMeter())
+    hand_over = None
+    with contextlib.suppress(Exception), HandOverMeter() as meter:
         aside.join()  # one after the other: what is timed has the machine to itself
         hand_over = meter.measured()
+    aside.join()
     found = outcome[0]
     if isinstance(found, BaseException):
         raise found

@@ -247,6 +247,26 @@ def test_different_environments_are_measured_together():
     assert found.step_std_us > 500
 
 
+def test_where_no_worker_process_can_be_had_it_goes_on_without(monkeypatch):
+    def refuse():
+        raise OSError("no shared memory")
+
+    monkeypatch.setattr(auto, "known_hand_over", lambda: None)
+    monkeypatch.setattr(auto, "HandOverMeter", refuse)
+
+    with BatchEnv(busy, 4, backend="auto") as envs:
+        assert envs.choice.backend == "sequential"
+
+
+def test_the_machine_is_measured_where_that_was_not_done_yet(monkeypatch):
+    monkeypatch.setattr(auto, "known_hand_over", lambda: None)
+
+    with BatchEnv(sleeping, 8, backend="auto") as envs:
+        assert envs.choice.backend == "threading"
+        assert envs.choice.hand_over.worker_us["threading"] > 0
+        assert envs.choice.measured_s < 5  # about one second, on a machine that does nothing else
+
+
 def test_a_copied_batch_goes_on_where_it_was(monkeypatch):
     with BatchEnv("CartPole-v1", 2, backend="auto", probe=False) as envs:
         envs.reset(seed=0)
