@@ -40,6 +40,7 @@ from joblib_envs.rollouts import Rollout
 from joblib_envs.state import EnvState, UnprovenStateWarning, capture, register_state_adapter, restore
 
 if TYPE_CHECKING:
+    from joblib_envs.choosing.decision import Choice
     from joblib_envs.inspection import Inspection, inspect_env
 
 _register_envs()  # ids such as "joblib_envs/Counting-v0"
@@ -53,6 +54,7 @@ __all__ = [
     "BatchEnv",
     "BatchSizeDependentWarning",
     "CallTimeoutError",
+    "Choice",
     "ClosedBatchError",
     "ConcurrentUseError",
     "ConformanceError",
@@ -88,7 +90,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Late: worker processes, which import this module too, never inspect.
+    # Late: worker processes, which import this module too, never inspect nor choose.
+    if name == "Choice":
+        from joblib_envs.choosing.decision import Choice
+
+        return Choice
     if name in ("Inspection", "inspect_env"):
         from joblib_envs import inspection
 

@@ -60,7 +60,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
 @click.option("--env-kwargs", default="{}", metavar="JSON", help="Arguments of the environment's constructor.")
 @click.option("--num-envs", default=8, show_default=True, type=click.IntRange(1), help="Sub-environments.")
 @click.option("--n-jobs", default=-1, show_default=True, help="Workers; -1 is one per usable CPU.")
-@click.option("--backend", "backends", multiple=True, help="Only these backends of BatchEnv; repeatable.")
+@click.option("--backend", "backends", multiple=True, help="Only these backends of BatchEnv, or auto; repeatable.")
 @click.option("--execution", "executions", multiple=True, help="Only actors or tasks; repeatable.")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Timing rounds.")
 @click.option(
@@ -106,6 +106,10 @@ def compare(
                    beside it; the interval of 95 % is of this ratio
       start ms     build and first reset, in a fresh process
       call ms      one step() of environments that do nothing: the way's own cost
+
+    BatchEnv auto measures for a moment and takes one of the others by itself
+    (backend="auto"); the recommendation follows the same rule, from what was
+    measured here.
 
     \b
     Exit codes:

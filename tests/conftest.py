@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from batches import BACKENDS, IN_PROCESS, PROCESSES, TRAVELLING
 
@@ -5,6 +7,7 @@ from joblib_envs.envs import register
 
 
 def pytest_configure():
+    os.environ["JOBLIB_ENVS_CACHE"] = ""  # what is measured while tests run is nobody's to keep
     register()
 
 

@@ -8,7 +8,6 @@ an environment can't be tried, what is right for every environment is taken, and
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from joblib_envs.choosing.trial import Trouble, TroubleKind, try_env
 from joblib_envs.errors import ArgumentError
 from joblib_envs.execution.registry import Workers, actor_backends, choose_backend
 from joblib_envs.factories import different_factories, packed_factories
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.shard import EnvFactory
 
 __all__ = ["choose_for"]
@@ -92,9 +92,7 @@ def _places(
 def _without_measuring(places: Sequence[Place], num_envs: int) -> Choice | None:
     """Choose where there is nothing to measure."""
     if num_envs == 1 or max(place.most_workers for place in places) == 1:
-        words = (
-            "There is one environment" if num_envs == 1 else "n_jobs=1, or the place of this call, allows one worker"
-        )
+        words = "There is one environment" if num_envs == 1 else "n_jobs, or where this is called, allows one worker"
         return _taken(places[0], 1, f"{words}, so nothing was measured: nobody is faster than the caller alone.")
     return None
 
@@ -111,13 +109,20 @@ def _packed(factories: Sequence[EnvFactory]) -> list[bytes] | None:
 
 def _measured(packed: list[bytes], places: Sequence[Place], num_envs: int, num_threads: int) -> Choice:
     costs, hand_over = _costs_and_hand_over(packed, num_threads)
+    if hand_over is None:  # worker processes, or shared memory, can't be had here
+        hand_over = _WITHOUT_WORKERS
+        places = [place for place in places if place.workers is not Workers.PROCESSES] or places
     if isinstance(costs, Trouble):
         return _in_trouble(costs, places)
-    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    has_gil = gil_is_enabled()
     return choose(costs, hand_over, places, num_envs, num_cpus=joblib.cpu_count(), has_gil=has_gil)
 
 
-def _costs_and_hand_over(packed: list[bytes], num_threads: int) -> tuple[EnvCosts | Trouble, HandOver]:
+_WITHOUT_WORKERS = HandOver(call_us=25.0, per_env_us=1.0)
+"""About what a call costs, where it can't be measured."""
+
+
+def _costs_and_hand_over(packed: list[bytes], num_threads: int) -> tuple[EnvCosts | Trouble, HandOver | None]:
     known = known_hand_over()
     if known is not None:
         return try_env(packed, num_threads, _TIMEOUT_S), known
@@ -131,11 +136,11 @@ def _costs_and_hand_over(packed: list[bytes], num_threads: int) -> tuple[EnvCost
 
     aside = threading.Thread(target=run, daemon=True)
     aside.start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(aside.join)
-        meter = stack.enter_context(HandOverMeter())
+    hand_over = None
+    with contextlib.suppress(Exception), HandOverMeter() as meter:
         aside.join()  # one after the other: what is timed has the machine to itself
         hand_over = meter.measured()
+    aside.join()
     found = outcome[0]
     if isinstance(found, BaseException):
         raise found

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +23,9 @@ import joblib
 import numpy as np
 
 from joblib_envs.choosing.decision import HandOver
+from joblib_envs.envs.counting import CountingEnv
 from joblib_envs.execution.registry import Workers, actor_backends
+from joblib_envs.gil import gil_is_enabled
 
 __all__ = ["HandOverMeter", "cache_file", "known_hand_over"]
 
@@ -32,8 +33,12 @@ _OLDEST_S = 24 * 3600.0
 _SAMPLE_S = 0.03
 _FEWEST_SAMPLES = 20
 _MANY = 8
-_QUANTILE = 0.25
-"""Of the calls' times: other work on the machine only makes them longer."""
+_FEW_TURNS, _MANY_TURNS = 2_000, 20_000
+_LEAST_US = 5.0
+"""What nobody does faster."""
+
+_MOST_SLOWDOWN = 2.0
+"""From there on something else was at work."""
 
 _remembered: dict[str, HandOver] = {}
 
@@ -63,7 +68,7 @@ class HandOverMeter:
         self._entries = actor_backends()
 
         def counting(num_envs: int, backend: str, n_jobs: int) -> Any:
-            return BatchEnv("joblib_envs/Counting-v0", num_envs, backend=backend, n_jobs=n_jobs)
+            return BatchEnv(TurningEnv, num_envs, backend=backend, n_jobs=n_jobs)
 
         self._counting = counting
         for name, entry in self._entries.items():
@@ -79,58 +84,94 @@ class HandOverMeter:
 
     def measured(self) -> HandOver:
         """Measure, and keep it."""
-        call_us, per_env_us = self._of_caller()
+        call_us, per_env_us, few_turns_us, many_turns_us = self._of_caller()
         worker_us: dict[str, float] = {}
+        slowdown = 1.0
         for name, entry in self._entries.items():
             if entry.workers is Workers.CALLER:
                 continue
-            num_envs = _MANY
-            if entry.workers is Workers.PROCESSES:
-                num_envs = 2
-            else:
-                self._batches[name] = self._counting(num_envs, name, num_envs)
+            if name not in self._batches:
+                self._batches[name] = self._counting(_MANY, name, _MANY)
             batch = self._batches[name]
             handed = sum(place != "caller" for place in batch.placement)
-            # Threads run Python one after the other; the other way it is a matter of a microsecond.
-            rest_us = call_us + per_env_us * num_envs
-            worker_us[name] = max(1.0, (_call_us(batch) - rest_us) / max(handed, 1))
+            if entry.workers is Workers.PROCESSES:
+                # With work to do, as it will be: workers that are busy for a while are woken otherwise.
+                little_us, much_us = (_call_us(batch, turns) for turns in (_FEW_TURNS, _MANY_TURNS))
+                slowdown = min(_MOST_SLOWDOWN, max(1.0, (much_us - little_us) / (many_turns_us - few_turns_us)))
+                rest_us = few_turns_us * slowdown
+            else:
+                little_us, rest_us = _call_us(batch), 0.0
+            rest_us += call_us + per_env_us * batch.num_envs
+            worker_us[name] = max(_LEAST_US, (little_us - rest_us) / max(handed, 1))
         found = HandOver(
-            call_us=call_us, per_env_us=per_env_us, per_byte_us=_copy_us_of_a_byte(), worker_us=worker_us
-        )  # fmt: skip
+            call_us=call_us,
+            per_env_us=per_env_us,
+            per_byte_us=_copy_us_of_a_byte(),
+            worker_us=worker_us,
+            slowdown=slowdown,
+        )
         _remembered[_key()] = found
         _write(_key(), found)
         return found
 
-    def _of_caller(self) -> tuple[float, float]:
+    def _of_caller(self) -> tuple[float, float, float, float]:
+        """Return what a call takes, what it takes more for each environment, and how long turns take."""
         name = next(name for name, entry in self._entries.items() if entry.workers is Workers.CALLER)
         with self._counting(1, name, 1) as one, self._counting(2 * _MANY, name, 1) as many:
             one_us, many_us = _call_us(one), _call_us(many)
-        per_env_us = max(0.1, (many_us - one_us) / (2 * _MANY - 1))
-        return max(1.0, one_us - per_env_us), per_env_us
+            few_us, turns_us = (_call_us(one, turns) - one_us for turns in (_FEW_TURNS, _MANY_TURNS))
+        env = TurningEnv()
+        env.reset()
+        step_us = _usual_us(lambda: [env.step(0) for _ in range(_MANY)]) / _MANY
+        per_env_us = max(0.1, (many_us - one_us) / (2 * _MANY - 1) - step_us)
+        few_us = max(1.0, few_us)
+        return max(1.0, one_us - per_env_us - step_us), per_env_us, few_us, max(few_us + 1.0, turns_us)
 
 
-def _call_us(batch: Any) -> float:
+class TurningEnv(CountingEnv):
+    """Goes round a loop as often as it is told, and stays where it is."""
+
+    turns = 0
+
+    def __init__(self) -> None:
+        super().__init__(episode_length=1_000_000)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ARG002
+        """Go round the loop."""
+        for _ in range(self.turns):
+            pass
+        return self._here, 0.0, False, False, {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin anew."""
+        observation, info = super().reset(seed=seed, options=options)
+        self._here = observation
+        return observation, info
+
+
+def _call_us(batch: Any, turns: int = 0) -> float:
+    batch.set_attr("turns", turns)
     batch.reset(seed=0)
     actions = np.zeros(batch.num_envs, np.int64)
     for _ in range(5):
         batch.step(actions)
-    return _quiet_us(lambda: batch.step(actions))
+    return _usual_us(lambda: batch.step(actions))
 
 
 def _copy_us_of_a_byte() -> float:
-    source = np.ones(500_000, np.uint8)
+    source = np.ones(4_000_000, np.uint8)
     target = np.zeros_like(source)
-    return _quiet_us(lambda: np.copyto(target, source)) / source.nbytes
+    return _usual_us(lambda: np.copyto(target, source)) / source.nbytes
 
 
-def _quiet_us(call: Callable[[], Any]) -> float:
+def _usual_us(call: Callable[[], Any]) -> float:
     times: list[float] = []
     began = time.perf_counter()
     while len(times) < _FEWEST_SAMPLES or time.perf_counter() - began < _SAMPLE_S:
         started = time.perf_counter()
         call()
         times.append(time.perf_counter() - started)
-    return float(np.quantile(times, _QUANTILE)) * 1e6
+    return float(np.median(times)) * 1e6
 
 
 def cache_file() -> Path | None:
@@ -148,15 +189,10 @@ def cache_file() -> Path | None:
 def _key() -> str:
     from joblib_envs import __version__
 
-    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    parts = (
-        __version__,
-        platform.python_version(),
-        platform.node(),
-        joblib.cpu_count(),
-        "gil" if has_gil else "no gil",
-    )
-    return " ".join(map(str, (*parts, ",".join(actor_backends()))))
+    has_gil = gil_is_enabled()
+    gil = "gil" if has_gil else "no gil"
+    backends = ",".join(actor_backends())
+    return f"{__version__} {platform.python_version()} {platform.node()} {joblib.cpu_count()} {gil} {backends}"
 
 
 def _read(key: str) -> HandOver | None:
@@ -171,10 +207,11 @@ def _read(key: str) -> HandOver | None:
             per_env_us=float(kept["per_env_us"]),
             per_byte_us=float(kept["per_byte_us"]),
             worker_us={str(name): float(value) for name, value in kept["worker_us"].items()},
+            slowdown=float(kept["slowdown"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    numbers = [found.call_us, found.per_env_us, found.per_byte_us, *found.worker_us.values()]
+    numbers = [found.call_us, found.per_env_us, found.per_byte_us, found.slowdown, *found.worker_us.values()]
     is_sound = all(math.isfinite(number) and number >= 0 for number in numbers)
     return found if is_sound and 0 <= age_s < _OLDEST_S else None
 
@@ -194,6 +231,7 @@ def _write(key: str, found: HandOver) -> None:
         "per_env_us": found.per_env_us,
         "per_byte_us": found.per_byte_us,
         "worker_us": dict(found.worker_us),
+        "slowdown": found.slowdown,
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

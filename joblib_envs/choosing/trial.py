@@ -7,9 +7,9 @@ use up what factories share with one another, such as an iterator.
 from __future__ import annotations
 
 import enum
+import itertools
 import pickle
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ import numpy as np
 
 from joblib_envs.choosing.decision import EnvCosts
 from joblib_envs.drawing import draws_with_pygame
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.infos import batch_infos
 from joblib_envs.inspection.costs import voluntary_switches
 from joblib_envs.inspection.driving import (
@@ -44,6 +45,8 @@ _STEPS_S = 0.2
 
 _FEWEST_STEPS = 3
 _MOST_STEPS = 5000
+
+_BLOCKS = 8
 
 _THREADS_S = 0.25
 """How long instances may be stepped to see whether threads disturb them."""
@@ -106,7 +109,7 @@ def _try_here(packed: list[bytes]) -> EnvCosts | Trouble:
     try:
         each = [_costs(factory, made, _STEPS_S / len(factories)) for factory in factories]
         costs = _together(each)
-        is_gil_enabled: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+        is_gil_enabled = gil_is_enabled()
         # Where steps compute and hold the lock, processes do what threads can't; nobody needs to know.
         if (costs.waits or not is_gil_enabled) and not any(map(draws_with_pygame, made)):
             pair = [factories[0], factories[-1]]
@@ -131,26 +134,28 @@ def _costs(factory: Callable[[], Env], made: list[Env], budget_s: float) -> EnvC
     env.step(actions[0])  # the first one may import, compile or allocate
     observation, info = env.reset()
     times: list[float] = []
+    cycle = itertools.cycle(actions)
     clock = time.perf_counter
-    began, cpu_began, gave_away = clock(), time.process_time(), voluntary_switches()
-    while len(times) < _FEWEST_STEPS or (len(times) < _MOST_STEPS and clock() - began < budget_s):
-        started = clock()
-        observation, _, terminated, truncated, info = env.step(actions[len(times) % len(actions)])
-        times.append(clock() - started)
+    cpu_began, gave_away = time.process_time(), voluntary_switches()
+    began = last = clock()
+    until, deadline = began + budget_s, began + _FEWEST_STEPS * budget_s
+    # As little as possible beside the steps; a reset counts with the step after it.
+    while last < deadline and len(times) < (_MOST_STEPS if last < until else _FEWEST_STEPS):
+        observation, _, terminated, truncated, info = env.step(next(cycle))
         if terminated or truncated:
             env.reset()
-        if clock() - began > _FEWEST_STEPS * budget_s:
-            break
+        now = clock()
+        times.append(now - last)
+        last = now
     elapsed, cpu = clock() - began, time.process_time() - cpu_began
     gave_away = voluntary_switches() - gave_away
     # A processor that others take away isn't waiting: only what gives it away by itself waits.
     waits = gave_away > 0.05 * len(times) and cpu < elapsed / 2
     spent = elapsed if waits else min(elapsed, cpu)
-    clipped = np.minimum(times, np.quantile(times, 0.99))  # beyond it is the machine's noise
     pack_us, unpack_us = _trip_us(info) if info else (0.0, 0.0)
     return EnvCosts(
         step_us=spent / len(times) * 1e6,
-        step_std_us=float(clipped.std()) * 1e6,
+        step_std_us=_variation(times) * 1e6,
         cpu_share=min(1.0, cpu / max(spent, 1e-9)),
         waits=waits,
         observation_bytes=nbytes(observation),
@@ -159,6 +164,13 @@ def _costs(factory: Callable[[], Env], made: list[Env], budget_s: float) -> EnvC
         info_unpack_us=unpack_us,
         num_steps=len(times),
     )
+
+
+def _variation(times: Sequence[float]) -> float:
+    """Return the standard deviation of steps, without the machine's hiccups, which are seldom."""
+    if len(times) < 2 * _BLOCKS:
+        return float(np.std(sorted(times)[:-1])) if len(times) > 2 else 0.0
+    return statistics.median(float(np.std(block)) for block in np.array_split(times, _BLOCKS))
 
 
 def _trip_us(info: dict[Any, Any]) -> tuple[float, float]:
@@ -186,11 +198,17 @@ def _together(each: Sequence[EnvCosts]) -> EnvCosts:
     """Return the mean of what different factories' environments cost; how they differ counts as variation."""
     if len(each) == 1:
         return each[0]
-    names = ("step_us", "cpu_share", "info_us", "info_pack_us", "info_unpack_us")
-    mean = {name: statistics.fmean(getattr(costs, name) for costs in each) for name in names}
+
+    def mean(name: str) -> float:
+        return statistics.fmean(getattr(costs, name) for costs in each)
+
     spread = statistics.pstdev([costs.step_us for costs in each])
     return EnvCosts(
-        **mean,
+        step_us=mean("step_us"),
+        cpu_share=mean("cpu_share"),
+        info_us=mean("info_us"),
+        info_pack_us=mean("info_pack_us"),
+        info_unpack_us=mean("info_unpack_us"),
         step_std_us=max(spread, *(costs.step_std_us for costs in each)),
         waits=all(costs.waits for costs in each),
         observation_bytes=max(costs.observation_bytes for costs in each),
@@ -230,7 +248,7 @@ def _tried_in_threads(costs: EnvCosts, factories: list[Callable[[], Env]], made:
     speed = max(speeds)
     is_safe = not costs.waits or speed > _WAITED_FOR_ONE_ANOTHER
     held = min(1.0, max(0.0, 2 / speed - 1))
-    is_gil_enabled: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+    is_gil_enabled = gil_is_enabled()
     return replace(costs, safe_in_threads=is_safe, held_share=1.0 if is_gil_enabled else held)
 
 

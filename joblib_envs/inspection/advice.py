@@ -1,12 +1,9 @@
 """What follows from the findings, in words.
 
-Where to step it: n environments that step one after the other take n (s + b), with s the step and b what a
-sequential batch adds to each. On w workers of loky's actors they take n (s + b) / w plus one
-exchange e. The two are equal at n = e / ((s + b) (1 - 1 / w)): sequential is right below it, actors
-above. s, b and e were measured; that n environments share w CPUs evenly is assumed, which the
-sentence says. Steps that wait, rather than work, need no CPU, so more workers than CPUs pay.
-Threads are named where two of them were measured to do more than one in every round, and where they
-don't disturb one another.
+Where to step it is decided by the rule of ``backend="auto"``, fed with these findings
+(``joblib_envs/choosing/decision.py``); from how many environments on workers pay is the smallest number for
+which it takes them. Threads are a candidate where two of them were measured to do more than one in every
+round, and where they don't disturb one another.
 
 Tasks and states: right where the proof says so; each call of tasks execution takes one trip for each
 environment. Replay is the way out where it was exact; its trip takes as long as all calls before it.
@@ -16,11 +13,13 @@ from __future__ import annotations
 
 import math
 
+from joblib_envs.choosing.decision import Choice, EnvCosts, Place, choose
 from joblib_envs.equality import Verdict
-from joblib_envs.inspection.findings import Exchange, Gil, Inspection
+from joblib_envs.execution.registry import Workers, actor_backends
+from joblib_envs.inspection.findings import Gil, Inspection
 from joblib_envs.inspection.units import us_words
 
-__all__ = ["advise", "break_even"]
+__all__ = ["advise", "break_even", "choice_for"]
 
 _BUSY = 0.75
 """A load for each CPU from which on times are longer than they need be."""
@@ -44,44 +43,92 @@ def advise(found: Inspection) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def break_even(step_us: float, exchange: Exchange) -> int | None:
-    """Return from how many environments on loky actors take less time than one process; at least 2."""
-    if exchange.exchange_us is None or exchange.per_env_us is None or exchange.num_cpus < 2:
+def choice_for(found: Inspection, num_envs: int) -> Choice | None:
+    """Return what ``backend="auto"`` would choose by these findings; None where something wasn't measured."""
+    costs, exchange = found.costs, found.exchange
+    if costs.step_us is None or exchange.hand_over is None:
         return None
-    saved_us = (step_us + exchange.per_env_us) * (1 - 1 / exchange.num_workers)
-    return max(2, math.ceil(exchange.exchange_us / max(saved_us, 1e-9)))
+    places = [Place(name, entry.workers, entry.caller_steps, num_envs) for name, entry in actor_backends().items()]
+    measured = EnvCosts(
+        step_us=costs.step_us,
+        cpu_share=1.0 if costs.cpu_share is None else min(1.0, costs.cpu_share),
+        waits=costs.waits,
+        held_share=min(1.0, max(0.0, 2 / found.gil.two_threads_low - 1)) if found.gil.two_threads_low else 1.0,
+        safe_in_threads=_threads_pay(found),
+    )
+    has_gil = found.gil.gil is not Gil.ABSENT
+    return choose(
+        measured, exchange.hand_over, places, num_envs, num_cpus=exchange.num_cpus, has_gil=has_gil
+    )  # fmt: skip
+
+
+def break_even(found: Inspection) -> int | None:
+    """Return from how many environments on workers are chosen; None where they never are, or it can't be told."""
+    low, high = 1, 2
+    while not _takes_workers(found, high):
+        low, high = high, 2 * high
+        if high > _MOST_ENVS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _takes_workers(found, middle) else (middle, high)
+    return high
+
+
+_MOST_ENVS = 2**17
+
+
+def _takes_workers(found: Inspection, num_envs: int) -> bool:
+    choice = choice_for(found, num_envs)
+    return choice is not None and choice.n_jobs > 1
 
 
 def _on_stepping(found: Inspection) -> str:
     step_us, exchange = found.costs.step_us, found.exchange
     if step_us is None:
         return ""
-    threads_pay = _threads_pay(found)
     if found.costs.waits:
-        where = "backend='threading'" if threads_pay else "backend='loky'"
-        return (
-            f"A step waits ({us_words(step_us)}, {found.costs.cpu_share:.0%} of it processor time), so more workers "
-            f"than CPUs should pay: {where} with one worker for each environment, n_jobs=num_envs."
-        )
+        return _on_waiting(found, step_us)
     words = f"A step takes {us_words(step_us)}"
     if exchange.num_cpus == 1:
         return f"{words}, and there is one usable CPU: backend='sequential'."
-    number = break_even(step_us, exchange)
-    if number is None:
+    if exchange.hand_over is None:
         return f"{words}; what a batch costs here could not be measured ({exchange.reason}): see joblib-envs compare."
+    number = break_even(found)
     words += (
         f", a sequential batch adds {us_words(exchange.per_env_us)} to each, and an exchange with "
         f"{exchange.num_workers} loky workers takes {us_words(exchange.exchange_us)} here: "
     )
-    words += (
-        "loky actors (backend='loky') from two environments on."
-        if number == 2
-        else f"sequential below about {_rounded(number):,} environments, loky actors above."
-    )
-    words += " (Worked out from these; joblib-envs compare measures it.)"
-    if threads_pay:
+    choice = None if number is None else choice_for(found, number)
+    if number is None or choice is None:
+        words += "backend='sequential' for any number of environments."
+    elif number == 2:
+        words += f"{choice.backend} actors (backend={choice.backend!r}) from two environments on."
+    else:
+        words += f"sequential below about {_rounded(number):,} environments, {choice.backend} actors above."
+    words += " (Worked out from these, as backend='auto' does; joblib-envs compare measures it.)"
+    if _threads_pay(found) and (choice is None or not _in_threads(choice)):
         words += f" Or backend='threading': {_speed_words(found)}."
     return words
+
+
+def _on_waiting(found: Inspection, step_us: float) -> str:
+    words = f"A step waits ({us_words(step_us)}, {found.costs.cpu_share:.0%} of it processor time)"
+    choice = choice_for(found, _SOME_ENVS)
+    if choice is None:
+        return f"{words}, so more workers than CPUs should pay: backend='auto' finds out which."
+    if choice.n_jobs == 1:
+        return f"{words}, but not for long enough for workers to pay: backend='sequential'."
+    each = choice.n_jobs == _SOME_ENVS
+    number = "one worker for each environment, n_jobs=num_envs" if each else f"n_jobs={choice.n_jobs}"
+    return f"{words}, so more workers than CPUs should pay: backend={choice.backend!r} with {number}."
+
+
+_SOME_ENVS = 8
+
+
+def _in_threads(choice: Choice) -> bool:
+    return actor_backends()[choice.backend].workers is Workers.THREADS
 
 
 def _threads_pay(found: Inspection) -> bool:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from joblib_envs.choosing.decision import HandOver
 from joblib_envs.equality import Verdict
 
 __all__ = [
@@ -231,14 +232,16 @@ class Exchange(Finding):
     Attributes:
         num_workers: Workers that were used: one for each usable CPU, at least two.
         num_cpus: Usable CPUs.
-        exchange_us: A step with loky actors, of one environment that does nothing for each worker.
+        exchange_us: A step with that many workers of loky's actors, whatever it is that they step.
         per_env_us: What a sequential batch adds to each environment's step.
+        hand_over: All that was measured.
     """
 
     num_workers: int = 0
     num_cpus: int = 0
     exchange_us: float | None = None
     per_env_us: float | None = None
+    hand_over: HandOver | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

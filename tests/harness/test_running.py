@@ -247,6 +247,21 @@ def test_the_recommendation_pastes_the_fastest_of_ours(tmp_path):
     assert 'envs = BatchEnv("harness_fakes:joblib_envs/Counting-v0", 2, backend="loky"' in code
 
 
+def test_the_recommendation_names_what_auto_would_take_and_says_how_near_that_is(tmp_path):
+    recorded, source = recorded_with(
+        tmp_path,
+        ("plain_loop", False, Verdict.CORRECT, [100, 101]),
+        ("batch_env/loky/actors", True, Verdict.CORRECT, [150, 151]),
+        ("batch_env/auto", True, Verdict.CORRECT, [160, 161]),
+    )
+
+    sentence, code = recommend(summarise(recorded)[0], source)
+
+    assert sentence.startswith("Use batch_env/loky/actors: 1.50 times the plain loop")
+    assert sentence.endswith('backend="auto": 1.07 times batch_env/loky/actors (1.07..1.07).')
+    assert 'backend="loky"' in code
+
+
 def test_the_recommendation_compares_the_same_rounds_as_the_table(tmp_path):
     # The median throughput is higher than the plain loop's, the median of the rounds' ratios is lower.
     recorded, source = recorded_with(

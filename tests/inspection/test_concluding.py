@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from joblib_envs.choosing.decision import HandOver
 from joblib_envs.equality import Verdict
 from joblib_envs.inspection.advice import advise, break_even
 from joblib_envs.inspection.findings import (
@@ -28,7 +29,14 @@ MEASURED = Inspection(
     replay=ReplayFinding(verdict=OK, num_calls=100, size_bytes=10, trip_us=3000.0),
     threads=ThreadSafety(verdict=OK),
     gil=GilFinding(verdict=OK, gil=Gil.HELD, share=0.0, two_threads_speed=1.0, two_threads_low=0.9),
-    exchange=Exchange(verdict=OK, num_workers=2, num_cpus=2, exchange_us=100.0, per_env_us=10.0),
+    exchange=Exchange(
+        verdict=OK,
+        num_workers=2,
+        num_cpus=2,
+        exchange_us=100.0,
+        per_env_us=10.0,
+        hand_over=HandOver(call_us=0.0, per_env_us=10.0, worker_us={"threading": 50.0, "loky": 100.0}),
+    ),
 )
 
 
@@ -37,8 +45,9 @@ def said(**changes):
 
 
 def test_actors_pay_where_the_shared_steps_take_longer_than_an_exchange():
-    assert break_even(10.0, MEASURED.exchange) == 10
-    assert "sequential below about 10 environments, loky actors above" in said()
+    # 12 (10 + 10) us one after the other; 100 us and 6 (10 + 10) us with two workers, surely less
+    assert break_even(MEASURED) == 12
+    assert "sequential below about 12 environments, loky actors above" in said()
     assert "from two environments on" in said(costs=Costs(verdict=OK, step_us=5000.0))
     assert "one usable CPU" in said(exchange=replace(MEASURED.exchange, num_cpus=1))
 
