@@ -109,9 +109,9 @@ def test_other_calls_in_between_see_the_true_rows(backend):
         assert first_difference(rollouts[0].last_observations, rollouts[1].last_observations) is None
         with pytest.raises(SubEnvError) as caught:
             envs.step([0, 8] * (NUM_ENVS // 2))
-        with pytest.raises(SubEnvError) as wanted:
+        with pytest.raises(SubEnvError) as other:
             reference.step([0, 8] * (NUM_ENVS // 2))
-        assert first_difference(wanted.value.partial[0], caught.value.partial[0]) is None
+        assert first_difference(other.value.partial[0], caught.value.partial[0]) is None
 
 
 def test_arrays_are_used_again_when_nobody_has_them():
