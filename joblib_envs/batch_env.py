@@ -447,7 +447,8 @@ class BatchEnv(BatchRollouts):
         if reply.output:
             replay(reply.output)
         infos = batch_columns(reply.infos) if reply.infos else {}
-        batch = (self._observations(), rows.rewards.copy(), rows.terminations.copy(), rows.truncations.copy(), infos)
+        observations = rows.batch(self.single_observation_space, copied=self.copy)
+        batch = (observations, rows.rewards.copy(), rows.terminations.copy(), rows.truncations.copy(), infos)
         if reply.failures:
             self._raise("step", reply, (*batch, self._failed_mask(reply)))
         return batch
