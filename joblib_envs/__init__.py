@@ -14,6 +14,7 @@ from joblib_envs.errors import (
     ArgumentError,
     ArgumentTypeError,
     BackendUnavailableError,
+    BatchSizeDependentWarning,
     CallTimeoutError,
     ClosedBatchError,
     ConcurrentUseError,
@@ -23,6 +24,7 @@ from joblib_envs.errors import (
     JoblibEnvsError,
     NoPendingCallError,
     PendingCallError,
+    PolicyError,
     ResetNeededError,
     SpacesDifferError,
     StateCannotTravelError,
@@ -33,6 +35,8 @@ from joblib_envs.errors import (
     WorkerDiedError,
 )
 from joblib_envs.failures import Failure
+from joblib_envs.policies import Policy, RandomPolicy, RecurrentPolicy
+from joblib_envs.rollouts import Rollout
 from joblib_envs.state import EnvState, UnprovenStateWarning, capture, register_state_adapter, restore
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ __all__ = [
     "ArgumentTypeError",
     "BackendUnavailableError",
     "BatchEnv",
+    "BatchSizeDependentWarning",
     "CallTimeoutError",
     "Choice",
     "ClosedBatchError",
@@ -62,7 +67,12 @@ __all__ = [
     "JoblibEnvsError",
     "NoPendingCallError",
     "PendingCallError",
+    "Policy",
+    "PolicyError",
+    "RandomPolicy",
+    "RecurrentPolicy",
     "ResetNeededError",
+    "Rollout",
     "SpacesDifferError",
     "StateCannotTravelError",
     "StateFormatError",

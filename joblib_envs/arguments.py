@@ -19,6 +19,7 @@ __all__ = [
     "ActionCheck",
     "check_observation_mode",
     "checked_autoreset_mode",
+    "checked_indices",
     "checked_seeds",
     "checked_state_method",
     "checked_states",
@@ -86,7 +87,7 @@ def checked_states(states: Any, indices: Any, num_envs: int) -> dict[int, EnvSta
         ArgumentTypeError: Something is no EnvState, or no index.
         ArgumentError: The numbers of states and indices don't agree, or an index isn't allowed.
     """
-    chosen = _checked_indices(indices, num_envs)
+    chosen = checked_indices(indices, num_envs)
     if isinstance(states, EnvState):
         return dict.fromkeys(chosen, states)
     if isinstance(states, str | bytes | Mapping) or not isinstance(states, Iterable):
@@ -100,7 +101,13 @@ def checked_states(states: Any, indices: Any, num_envs: int) -> dict[int, EnvSta
     return dict(zip(chosen, given, strict=True))
 
 
-def _checked_indices(indices: Any, num_envs: int) -> list[int]:
+def checked_indices(indices: Any, num_envs: int) -> list[int]:
+    """Return sub-environments that were named by whole numbers or a bool mask; all for None.
+
+    Raises:
+        ArgumentError: There is none of such a number, or one is named twice.
+        ArgumentTypeError: They are something else.
+    """
     if indices is None:
         return list(range(num_envs))
     if isinstance(indices, Integral) and not isinstance(indices, bool):
@@ -117,7 +124,7 @@ def _checked_indices(indices: Any, num_envs: int) -> list[int]:
     if outside:
         raise ArgumentError(f"indices holds {outside}, but the batch has sub-environments 0 to {num_envs - 1}")
     if len(set(chosen)) != len(chosen):
-        raise ArgumentError(f"indices={chosen} names a sub-environment twice, and it can have one state only")
+        raise ArgumentError(f"indices={chosen} names a sub-environment twice: name each once")
     return chosen
 
 
@@ -208,15 +215,17 @@ class ActionCheck:
         num_envs: Number of sub-environments.
 
     Attributes:
+        num_envs: Number of sub-environments.
         shape: The shape of one action where a batch of actions is one array, else None.
+        batch_shape: The shape of that batch, else None.
     """
 
     def __init__(self, action_space: Space[Any], single_action_space: Space[Any], num_envs: int) -> None:
         self.shape = fixed_action_shape(single_action_space)
         self._action_space = action_space
         self._single_action_space = single_action_space
-        self._num_envs = num_envs
-        self._batch_shape = None if self.shape is None else (num_envs, *self.shape)
+        self.num_envs = num_envs
+        self.batch_shape = None if self.shape is None else (num_envs, *self.shape)
 
     def __call__(self, actions: Any) -> Array | list[Any]:
         """Return the actions as an array ``(num_envs, ...)``, or as a list of one for each sub-environment.
@@ -225,19 +234,19 @@ class ActionCheck:
             ArgumentError: The number or the shape of the actions is wrong.
             ArgumentTypeError: One action was given where a batch is wanted.
         """
-        if isinstance(actions, np.ndarray) and actions.shape == self._batch_shape and actions.dtype != object:
+        if isinstance(actions, np.ndarray) and actions.shape == self.batch_shape and not actions.dtype.hasobject:
             if actions.flags.c_contiguous or actions.ndim <= 2:
                 return np.ascontiguousarray(actions)
             # An environment's arithmetic follows the order in memory, so each action keeps its own.
             return [action.copy(order="K") for action in actions]
         if self.shape is not None:
             if isinstance(actions, np.ndarray) and actions.dtype != object:
-                raise _wrong_shape(actions, self._num_envs, self.shape)
+                raise _wrong_shape(actions, self.num_envs, self.shape)
             if hasattr(actions, "__array__") and not isinstance(actions, np.ndarray):
-                return _converted(actions, self._num_envs, self.shape)
-        each = _one_for_each(actions, self._action_space, self._single_action_space, self._num_envs)
-        if len(each) != self._num_envs:
-            raise ArgumentError(f"got {len(each)} actions for {self._num_envs} sub-environments: give one for each")
+                return _converted(actions, self.num_envs, self.shape)
+        each = _one_for_each(actions, self._action_space, self._single_action_space, self.num_envs)
+        if len(each) != self.num_envs:
+            raise ArgumentError(f"got {len(each)} actions for {self.num_envs} sub-environments: give one for each")
         for index, action in enumerate(each):
             _check_shape(action, self._single_action_space, index)
         return each

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from joblib_envs import arguments
-from joblib_envs.batch_states import BatchStates
+from joblib_envs.batch_rollouts import BatchRollouts
 from joblib_envs.checkpoint import BatchSetup
 from joblib_envs.choosing import AUTO
 from joblib_envs.errors import (
@@ -26,7 +26,7 @@ from joblib_envs.errors import (
 from joblib_envs.execution import BatchPlan, ChosenBackend, ConstructionFailed, Execution, choose_backend
 from joblib_envs.factories import check_factories, source_of
 from joblib_envs.guard import Guard
-from joblib_envs.infos import batch_infos
+from joblib_envs.info_columns import batch_columns
 from joblib_envs.readiness import Readiness
 from joblib_envs.relay import replay
 from joblib_envs.rows import Array, leaves_of
@@ -46,7 +46,7 @@ _DRAIN_S = 0.2
 """How long an interrupted call waits for its workers before the interrupt is passed on."""
 
 
-class BatchEnv(BatchStates):
+class BatchEnv(BatchRollouts):
     """Step many Gymnasium environments together, on a backend you choose.
 
     The backend changes the speed, never the data: for environments that are functions of
@@ -81,8 +81,9 @@ class BatchEnv(BatchStates):
             context's, else -1 (where joblib has 1). Never more than sub-environments.
         execution: ``"actors"`` or ``"tasks"``; None: actors where the backend has them.
         caller_steps: Whether the caller steps the last shard itself and counts as one of ``n_jobs``.
-            None: yes for process actors and sequential. A sub-environment that crashes in the caller
-            takes it down: what is promised of crashes holds with False.
+            None: yes for process actors and sequential, and for threads where Python has no global
+            lock. A sub-environment that crashes in the caller takes it down: what is promised of
+            crashes holds with False.
         inner_max_num_threads: BLAS and OpenMP threads while environments run; None: the context's,
             else 1. Linear algebra changes its last bits with it.
         autoreset_mode: Gymnasium's NEXT_STEP (default), SAME_STEP or DISABLED, as enum or value.
@@ -166,6 +167,8 @@ class BatchEnv(BatchStates):
         self.copy = copy
         self._guard = Guard()
         self._begun_reset_mask: Array | None = None
+        self._sent = set()
+        self._action_checks = {}
         self._readiness = Readiness(self.num_envs, self.autoreset_mode)
         self._execution = self._built(chosen)
         self.closed = False
@@ -243,9 +246,12 @@ class BatchEnv(BatchStates):
             ResetNeededError: A sub-environment needs a reset first; nobody has moved.
             SubEnvError: A sub-environment raised; all others have made the step.
         """
-        with self._guard("step"):
+        self._guard("step")
+        try:  # a with statement would call two functions more, in what is called most
             self._start_step(actions)
             return self._finish_step(None)
+        finally:
+            self._guard.leave()
 
     def step_async(self, actions: Any) -> None:
         """Begin a step and return while the workers are at it; ``step_wait`` brings the results.
@@ -411,14 +417,14 @@ class BatchEnv(BatchStates):
             Request("reset", (seeds[s.start : s.stop], env_options, masks and masks[s.start : s.stop]))
             for s in self._execution.shards
         ]
-        self._start(self._execution.start, requests)
+        self._start(requests)
         self._begun_reset_mask = mask
 
     def _finish_reset(self, timeout_s: float | None) -> tuple[Any, dict[str, Any]]:
         reply = self._finish(timeout_s)
         self._readiness.after_reset(self._begun_reset_mask, reply.failures)
         replay(reply.output)
-        observations, infos = self._observations(), batch_infos(reply.infos or ())
+        observations, infos = self._observations(), batch_columns(reply.infos)
         if reply.failures:
             self._raise("reset", reply, (observations, infos, self._failed_mask(reply)))
         return observations, infos
@@ -426,22 +432,38 @@ class BatchEnv(BatchStates):
     def _start_step(self, actions: Any) -> None:
         checked = self._check_actions(actions)
         self._readiness.require()
-        self._start(self._execution.start_step, checked)
+        try:
+            self._execution.start_step(checked)
+        except UnpicklableError:
+            raise  # found before anyone moved
+        except BaseException as error:
+            self._cut_short(error)
+            raise
 
     def _finish_step(self, timeout_s: float | None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         reply = self._finish(timeout_s)
         rows = self._execution.rows
         self._readiness.after_step(rows, reply.failures)
-        replay(reply.output)
-        infos = batch_infos(reply.infos) if reply.infos is not None else {}
+        if reply.output:
+            replay(reply.output)
+        infos = batch_columns(reply.infos) if reply.infos else {}
         batch = (self._observations(), rows.rewards.copy(), rows.terminations.copy(), rows.truncations.copy(), infos)
         if reply.failures:
             self._raise("step", reply, (*batch, self._failed_mask(reply)))
         return batch
 
     def _ask(self, requests: Sequence[Request]) -> Reply:
-        self._start(self._execution.start, requests)
+        self._start(requests)
         return self._finish(None)
+
+    def _start(self, requests: Sequence[Request]) -> None:
+        try:
+            self._execution.start(requests)
+        except UnpicklableError:
+            raise  # found before anyone moved
+        except BaseException as error:
+            self._cut_short(error)
+            raise
 
     def _observations(self) -> Any:
         return self._execution.rows.batch(self.single_observation_space, copied=self.copy)
@@ -473,15 +495,6 @@ class BatchEnv(BatchStates):
         message = f"sub-environment {failure.env_index} raised {failure.type_name} when it was made: {failure.message}"
         return SubEnvError.of(message, {failure.env_index: failure}, (), failure.exception)
 
-    def _start(self, start: Callable[[Any], None], what: Any) -> None:
-        try:
-            start(what)
-        except UnpicklableError:
-            raise  # found before anyone moved
-        except BaseException as error:
-            self._cut_short(error)
-            raise
-
     def _finish(self, timeout_s: float | None) -> Reply:
         try:
             return self._execution.finish(timeout_s)
@@ -495,6 +508,8 @@ class BatchEnv(BatchStates):
             self._guard.broken = error
             return
         self._readiness.interrupted()
+        self._sent.clear()
+        self._guard.pending = None
         if not self._execution.drain(_DRAIN_S):
             self._guard.broken = WorkerDiedError(
                 f"a call was cut short by {type(error).__name__} while workers were in the middle of it: "

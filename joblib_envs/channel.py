@@ -1,4 +1,4 @@
-"""Shared-memory arrays and wake-ups between a batch and its worker processes."""
+"""Shared-memory arrays between a batch and its worker processes; what they hold is told by signals and a pipe."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import contextlib
 import mmap
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import numpy as np
-from joblib.externals.loky.backend.context import get_context
 
+from joblib_envs.info_columns import Form, Table
 from joblib_envs.rows import Array, Leaf, Rows
 
-__all__ = ["SharedArrays", "SharedBlock", "Signal"]
+__all__ = ["NewTables", "Ring", "SharedArrays", "SharedBlock", "no_header", "shared_table"]
 
 _ALIGNMENT = 64
-_SPIN_S = 50e-6
-_TRIES_PER_LOOK = 20
-_LIVENESS_S = 0.1
 _MAX_ACTION_ITEM_BYTES = 8
 
 # The words of a worker's header.
-COMMAND, ACTION_DTYPE, SLOT, HAS_MESSAGE = range(4)
+COMMAND, ACTION_DTYPE, SLOT, HAND_OUT, SAID = range(5)
 HEADER_WORDS = 8
-# The commands: step with the actions in shared memory, or a request that follows in the pipe.
-STEP, MESSAGE = range(2)
+# The commands: step with the actions in shared memory, a request that follows in the pipe, or some rows' step.
+STEP, MESSAGE, ROWS = range(3)
+# The words of an entry of a ring: the rows from one to another, and how their actions came, or what their reply has.
+ENTRY_WORDS = 3
+IN_MESSAGE = -1
+# What was said beside the rows: a message in the pipe, infos in columns.
+SAID_MESSAGE, SAID_INFOS = 1, 2
 
 
 class SharedBlock:
@@ -78,6 +79,96 @@ class SharedBlock:
             self._descriptor = -1
 
 
+def no_header() -> memoryview:
+    """Return header words that nobody else sees."""
+    return _words(np.zeros(HEADER_WORDS, np.int64))
+
+
+def _words(array: Any) -> memoryview:
+    return memoryview(array)  # single words are read and written in half of NumPy's time
+
+
+class Ring:
+    """A queue in shared memory, of one who puts in and one who takes out; a :class:`Signal` tells of each entry.
+
+    Args:
+        entries: int32 ``(capacity, ENTRY_WORDS)``; a sub-environment has one entry at most, so it never overflows.
+    """
+
+    def __init__(self, entries: Array) -> None:
+        self._capacity = len(entries)
+        self._words = _words(entries.reshape(-1))
+        self._next = 0
+
+    def put(self, start: int, stop: int, what: int) -> None:
+        """Add an entry."""
+        at = self._turn()
+        self._words[at], self._words[at + 1], self._words[at + 2] = start, stop, what
+
+    def take(self) -> tuple[int, int, int]:
+        """Take the oldest entry out."""
+        at = self._turn()
+        return self._words[at], self._words[at + 1], self._words[at + 2]
+
+    def _turn(self) -> int:
+        at = self._next
+        self._next = (at + 1) % self._capacity
+        return at * ENTRY_WORDS
+
+
+class _Places:
+    """Gives out places in a block, one after another: who asks for the same gets the same."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def reserve(self, shape: tuple[int, ...], dtype: Any) -> tuple[int, tuple[int, ...], Any]:
+        """Return a place: its offset, with the shape and the dtype."""
+        offset = self.size
+        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self.size += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        return offset, shape, dtype
+
+    def pretend(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Reserve a place and return an array of that shape that takes no memory."""
+        self.reserve(shape, dtype)
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def shared_table(form: Form, num_rows: int, block: SharedBlock | None = None) -> tuple[Table, SharedBlock]:
+    """Make the table of a form in shared memory: in a new block, or in the one that the other side has made."""
+    size = _Places()
+    Table(form, num_rows, size.pretend)
+    block = block or SharedBlock(size.size)
+    places = _Places()
+    return Table(form, num_rows, lambda shape, dtype: block.array(*places.reserve(shape, dtype))), block
+
+
+class NewTables:
+    """A worker's tables of infos, as their forms appear; each waits here until the caller is told of it."""
+
+    def __init__(self) -> None:
+        self._untold: list[tuple[Form, SharedBlock]] = []
+
+    def __call__(self, form: Form, num_rows: int) -> Table:
+        """Make a table."""
+        table, block = shared_table(form, num_rows)
+        self._untold.append((form, block))
+        return table
+
+    @property
+    def untold(self) -> list[tuple[Form, int]]:
+        """The forms that the caller doesn't know yet, and the bytes of each one's block."""
+        return [(form, block.size) for form, block in self._untold]
+
+    def send(self, connection: Connection, pid: int) -> None:
+        """Send the blocks of those forms, in their order."""
+        for _, block in self._untold:
+            block.send(connection, pid)
+            block.close()
+        self._untold.clear()
+
+
 class SharedArrays:
     """Where everything lies in a block: headers, actions, and the rows, one set for each slot.
 
@@ -89,6 +180,10 @@ class SharedArrays:
         num_slots: Sets of rows; two where returned views must outlive the next step.
         action_shape: Shape of one action; None where actions have no fixed shape.
         num_workers: Headers.
+        num_hand_outs: Arrays in which observations are given to the caller.
+
+    Attributes:
+        size: Bytes that the block must have.
     """
 
     def __init__(
@@ -98,32 +193,38 @@ class SharedArrays:
         num_slots: int,
         action_shape: tuple[int, ...] | None,
         num_workers: int,
+        num_hand_outs: int,
     ) -> None:
-        self._arguments = (tuple(leaves), num_envs, num_slots, action_shape, num_workers)
+        self._arguments = (tuple(leaves), num_envs, num_slots, action_shape, num_workers, num_hand_outs)
         self._num_envs = num_envs
         self._action_shape = action_shape
-        self._size = 0
-        self._headers = self._reserve((num_workers, HEADER_WORDS), np.int64)
+        places = _Places()
+        self._headers = places.reserve((num_workers, HEADER_WORDS), np.int64)
+        self._rings = places.reserve((num_workers, 2, num_envs, ENTRY_WORDS), np.int32)
         action_items = 0 if action_shape is None else num_envs * int(np.prod(action_shape))
-        self._actions = self._reserve((action_items * _MAX_ACTION_ITEM_BYTES,), np.uint8)
+        self._actions = places.reserve((action_items * _MAX_ACTION_ITEM_BYTES,), np.uint8)
         self._rows: list[list[tuple[int, tuple[int, ...], Any]]] = []
         for _ in range(num_slots):
             reserved: list[tuple[int, tuple[int, ...], Any]] = []
-            Rows.allocate(leaves, num_envs, self._reserving(reserved))
+            Rows.allocate(leaves, num_envs, _noting(places, reserved))
             self._rows.append(reserved)
+        self._hand_outs = [
+            places.reserve((num_envs, *(leaves[0].space.shape or ())), leaves[0].space.dtype)
+            for _ in range(num_hand_outs)
+        ]
+        self.size = places.size
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SharedArrays, self._arguments
 
-    @property
-    def size(self) -> int:
-        """Bytes that the block must have."""
-        return self._size
-
-    def header(self, block: SharedBlock, worker: int) -> Array:
+    def header(self, block: SharedBlock, worker: int) -> memoryview:
         """Return a worker's header words."""
-        header: Array = block.array(*self._headers)[worker]
-        return header
+        return _words(block.array(*self._headers)[worker])
+
+    def rings(self, block: SharedBlock, worker: int) -> tuple[Ring, Ring]:
+        """Return a worker's rings: of rows to step, and of rows that were stepped."""
+        requests, completions = block.array(*self._rings)[worker]
+        return Ring(requests), Ring(completions)
 
     def rows(self, block: SharedBlock, slot: int) -> Rows:
         """Return the rows of a slot."""
@@ -133,6 +234,10 @@ class SharedArrays:
     def all_rows(self, block: SharedBlock) -> list[Rows]:
         """Return the rows of every slot."""
         return [self.rows(block, slot) for slot in range(len(self._rows))]
+
+    def hand_outs(self, block: SharedBlock) -> list[Array]:
+        """Return the arrays in which observations are given to the caller."""
+        return [block.array(*place) for place in self._hand_outs]
 
     def takes_actions(self, actions: Any) -> bool:
         """Tell whether a batch of actions fits the shared buffer as it is."""
@@ -149,73 +254,18 @@ class SharedArrays:
         shape = (self._num_envs, *(self._action_shape or ()))
         return block.array(self._actions[0], shape, np.dtype(_DTYPES[dtype_number]))
 
-    def _reserve(self, shape: tuple[int, ...], dtype: Any) -> tuple[int, tuple[int, ...], Any]:
-        offset = self._size
-        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        self._size += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-        return offset, shape, dtype
 
-    def _reserving(self, reserved: list[Any]) -> Callable[[tuple[int, ...], Any], Array]:
-        """Return an allocator that notes offsets; its arrays take no memory."""
+def _noting(places: _Places, noted: list[Any]) -> Callable[[tuple[int, ...], Any], Array]:
+    """Return an allocator that notes the places that it gives out; its arrays take no memory."""
 
-        def reserve(shape: tuple[int, ...], dtype: Any) -> Array:
-            reserved.append(self._reserve(shape, dtype))
-            return np.broadcast_to(np.zeros((), dtype), shape)
+    def reserve(shape: tuple[int, ...], dtype: Any) -> Array:
+        noted.append(places.reserve(shape, dtype))
+        return np.broadcast_to(np.zeros((), dtype), shape)
 
-        return reserve
+    return reserve
 
 
 _DTYPES: dict[int, str] = {np.dtype(code).num: code for code in "?bBhHiIlLqQefd"}
-
-
-class Signal:
-    """One side tells the other that something is ready.
-
-    A semaphore from loky's context: it fences memory, so what was written to shared arrays
-    before is seen after, also on weakly ordered processors. The waiter polls for 50
-    microseconds before it sleeps on it, since a step of a cheap environment is over sooner
-    than the operating system wakes a process.
-    """
-
-    def __init__(self) -> None:
-        self._semaphore = get_context("loky").Semaphore(0)
-        self.send = self._semaphore.release
-
-    def __getstate__(self) -> Any:
-        return self._semaphore
-
-    def __setstate__(self, semaphore: Any) -> None:
-        self._semaphore = semaphore
-        self.send = semaphore.release
-
-    def wait(self, is_alone: Callable[[], bool] | None = None, deadline: float | None = None) -> bool:
-        """Wait until the other side has sent.
-
-        Args:
-            is_alone: Tells whether the other side is gone; asked ten times a second.
-            deadline: ``time.perf_counter()`` at which to give up.
-
-        Returns:
-            Whether it came; False when the other side is gone or the time is up.
-        """
-        acquire = self._semaphore.acquire
-        spin_until = time.perf_counter() + _SPIN_S
-        while time.perf_counter() < spin_until:
-            for _ in range(_TRIES_PER_LOOK):
-                if acquire(False):
-                    return True
-        if is_alone is None and deadline is None:
-            return bool(acquire())
-        while True:
-            pause = _LIVENESS_S
-            if deadline is not None:
-                pause = min(pause, max(deadline - time.perf_counter(), 0.0))
-            if acquire(True, pause):
-                return True
-            if is_alone is not None and is_alone():
-                return bool(acquire(False))  # it may have sent just before it ended
-            if deadline is not None and time.perf_counter() >= deadline:
-                return False
 
 
 def ignore_broken_pipe() -> contextlib.suppress:

@@ -18,8 +18,11 @@
     ├── ForkedBatchError              (RuntimeError) a forked child used its parent's batch
     ├── ResetNeededError              (gymnasium.error.ResetNeeded)
     │   └── EpisodeOverError          (AssertionError) autoreset is disabled and the episode has ended
+    ├── PolicyError                   (RuntimeError) a policy raised, or gave what are no actions
     ├── SubEnvError                   (RuntimeError, and the original's type where that can be combined)
     └── WorkerDiedError               (RuntimeError) a worker process ended; names what was in it
+
+BatchSizeDependentWarning (UserWarning) is no error: a policy's actions depend on the number of rows.
 
 Each is also what Gymnasium raises in that place, so an ``except ValueError`` written for
 its vector environments goes on working.
@@ -38,6 +41,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BackendUnavailableError",
+    "BatchSizeDependentWarning",
     "CallTimeoutError",
     "ClosedBatchError",
     "ConcurrentUseError",
@@ -47,6 +51,7 @@ __all__ = [
     "JoblibEnvsError",
     "NoPendingCallError",
     "PendingCallError",
+    "PolicyError",
     "ResetNeededError",
     "SpacesDifferError",
     "StateCannotTravelError",
@@ -161,6 +166,28 @@ class WorkerDiedError(JoblibEnvsError, RuntimeError):
         self.exitcode = exitcode
 
 
+class BatchSizeDependentWarning(UserWarning):
+    """A policy gives other actions for some of the sub-environments than it gives them among all.
+
+    What it does in the workers may then differ from stepping in lockstep, and with their number.
+    """
+
+
+class PolicyError(JoblibEnvsError, RuntimeError):
+    """A policy raised, or what it gave can't be used as actions.
+
+    It is raised from the policy's own exception, which has the worker's traceback as a note.
+    Sub-environments are never in the middle of a step when their policy is asked, so none needs
+    a reset: each stands where the steps that it made have brought it.
+
+    Attributes:
+        partial: The :class:`~joblib_envs.Rollout` so far, with ``steps_made`` for each
+            sub-environment; None where nobody has moved.
+    """
+
+    partial: Any = None
+
+
 class SubEnvError(JoblibEnvsError, RuntimeError):
     """A sub-environment raised an exception.
 
@@ -177,7 +204,8 @@ class SubEnvError(JoblibEnvsError, RuntimeError):
         partial: What the call would have returned, with zeros in the failed rows, and then
             the bool mask ``failed`` of shape ``(num_envs,)``: for ``step`` a tuple of six
             (observations, rewards, terminations, truncations, infos, failed), for ``reset``
-            of three, for the other calls of two (a tuple with None in the failed places).
+            of three, for ``rollout`` of two (the :class:`~joblib_envs.Rollout` so far), for the other
+            calls of two (a tuple with None in the failed places).
     """
 
     env_index: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from joblib_envs.errors import (
     ClosedBatchError,
@@ -17,6 +17,11 @@ from joblib_envs.errors import (
 
 __all__ = ["Guard"]
 
+Pending: TypeAlias = Literal["step", "reset", "send"]
+
+_BEGUN_BY: dict[str, str] = {"step": "step_async", "reset": "reset_async", "send": "send"}
+_ENDED_BY: dict[str, str] = {"step": "step_wait", "reset": "reset_wait", "send": "recv"}
+
 
 class Guard:
     """Lets one call of one thread of the owning process in, while the batch can be used.
@@ -24,26 +29,28 @@ class Guard:
     ``with guard("step"):`` raises before anything happens where it can't.
 
     Attributes:
-        pending: The call that was begun and not yet waited for, ``"step"`` or ``"reset"``, or None.
+        pending: The call that was begun and not yet waited for, ``"step"``, ``"reset"`` or ``"send"``, or None.
         broken: Why the batch can only be closed, or None.
         closed: Whether it was closed.
+        leave: Lets the next call in; ``with`` does it by itself.
     """
 
     def __init__(self) -> None:
-        self.pending: Literal["step", "reset"] | None = None
+        self.pending: Pending | None = None
         self.broken: JoblibEnvsError | None = None
         self.closed = False
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
+        self.leave = self._lock.release
 
     @property
     def owned(self) -> bool:
         """Whether this is the process that built the batch, not a forked child of it."""
         return os.getpid() == self._owner_pid
 
-    def __call__(self, what: str, *, waits_for: Literal["step", "reset"] | None = None) -> Guard:
+    def __call__(self, what: str, *, waits_for: Pending | None = None) -> Guard:
         """Name the call that is about to enter, and what it waits for."""
-        if not self.owned:
+        if os.getpid() != self._owner_pid:
             raise ForkedBatchError(
                 f"{what} was called in a forked child on a batch that belongs to its parent process, whose workers "
                 f"answer only there: build a batch in the child"
@@ -53,11 +60,12 @@ class Guard:
                 f"{what} was called while another call is running on this batch: give each thread a batch of its "
                 f"own, or hold a lock around the calls"
             )
-        try:
-            self._check(what, waits_for)
-        except BaseException:
-            self._lock.release()
-            raise
+        if self.closed or self.broken is not None or self.pending != waits_for:
+            try:
+                self._check(what, waits_for)
+            except BaseException:
+                self._lock.release()
+                raise
         return self
 
     def __enter__(self) -> None:
@@ -73,12 +81,14 @@ class Guard:
             raise self.broken
         if waits_for is not None and self.pending != waits_for:
             raise NoPendingCallError(
-                f"{what} was called without a call of {waits_for}_async before it: call that first", waits_for
+                f"{what} was called without a call of {_BEGUN_BY[waits_for]} before it: call that first", waits_for
             )
         if waits_for is None and self.pending is not None:
+            begun, ended = _BEGUN_BY[self.pending], _ENDED_BY[self.pending]
+            until = " has brought all results" if self.pending == "send" else ""
             raise PendingCallError(
-                f"{what} was called between {self.pending}_async and {self.pending}_wait: call "
-                f"{self.pending}_wait first",
+                f"{what} was called between {begun} and {ended}{until and ' of all that was sent'}: call {ended} first"
+                f"{until and ', until it' + until}",
                 self.pending,
             )
 

@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 
 from joblib_envs.copies import own
 
-__all__ = ["batch_infos", "own_info"]
+__all__ = ["batch_column", "batch_infos", "own_info"]
 
 Values: TypeAlias = list[tuple[int, Any]]
 """What the sub-environments have under one key: (env_index, value), in index order."""
@@ -41,6 +41,17 @@ def batch_infos(env_infos: Sequence[dict[Any, Any] | None]) -> dict[Any, Any]:
         return {}
     present = [(index, info) for index, info in enumerate(env_infos) if info]
     return _batch(present, len(env_infos), frozenset())
+
+
+def batch_column(key: Any, values: Values, num_envs: int) -> Any:
+    """Batch what the sub-environments have under one key; its mask is the caller's to make.
+
+    Args:
+        key: The key.
+        values: Who has it, and what: (env_index, value), in index order.
+        num_envs: Number of sub-environments.
+    """
+    return _batch_column(key, values, num_envs, frozenset())
 
 
 def own_info(info: dict[Any, Any]) -> dict[Any, Any]:

@@ -103,19 +103,22 @@ class WorkerProcess:
         self._lifeline.close()
 
 
-class _Unpickling:
-    """Whether this worker is unpickling, hence importing, what it was sent."""
+class _Unpickling(threading.local):
+    """Whether this thread of a worker is unpickling, hence importing, what it was sent."""
 
     depth = 0
 
 
+_unpickling = _Unpickling()
+
+
 def unpickled(data: bytes) -> Any:
     """Unpickle what the caller has sent to this worker; it may import the caller's modules, but start nothing."""
-    _Unpickling.depth += 1
+    _unpickling.depth += 1
     try:
         return pickle.loads(data)
     finally:
-        _Unpickling.depth -= 1
+        _unpickling.depth -= 1
 
 
 def refuse_while_unpickling() -> None:
@@ -126,7 +129,7 @@ def refuse_while_unpickling() -> None:
     Raises:
         ArgumentError: This process is such a worker.
     """
-    if _Unpickling.depth:
+    if _unpickling.depth:
         raise ArgumentError(
             "workers were to be started while a worker imports the module that starts them: a module that an "
             "environment comes from builds a batch when it is imported. Put that code under "

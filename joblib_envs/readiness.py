@@ -37,8 +37,8 @@ class Readiness:
         self._unobserved = set(range(num_envs))
         self._num_envs = num_envs
 
-    def require(self) -> None:
-        """Raise unless every sub-environment may step.
+    def require(self, chosen: Iterable[int] | None = None) -> None:
+        """Raise unless every sub-environment, or every chosen one, may step.
 
         Raises:
             ResetNeededError: Some need a reset.
@@ -46,8 +46,10 @@ class Readiness:
         """
         if not self._needs:
             return
-        indices = sorted(self._needs)
-        reasons = sorted(set(self._needs.values()))
+        indices = sorted(self._needs if chosen is None else self._needs.keys() & set(chosen))
+        if not indices:
+            return
+        reasons = sorted({self._needs[index] for index in indices})
         said = "; ".join(
             f"{[index for index in indices if self._needs[index] == reason]} {reason}" for reason in reasons
         )
@@ -57,6 +59,20 @@ class Readiness:
             f"{{'reset_mask': mask}}) with a bool array that is True for those",
             indices,
         )
+
+    def require_observed(self) -> None:
+        """Raise unless there is an observation of every sub-environment, from which a policy can choose.
+
+        Raises:
+            ResetNeededError: There is none of some.
+        """
+        if self._unobserved:
+            unobserved = sorted(self._unobserved)
+            raise ResetNeededError(
+                f"no sub-environment was stepped, since there is no observation of {unobserved} for the policy to "
+                f"choose from: call reset() first",
+                unobserved,
+            )
 
     def check_mask(self, mask: Array | None) -> None:
         """Refuse a mask that leaves out sub-environments of which there is no observation yet.
@@ -87,6 +103,13 @@ class Readiness:
         if self._user_resets:
             ended = np.flatnonzero(rows.terminations | rows.truncations).tolist()
             self._needs.update(dict.fromkeys(ended, _ENDED))
+
+    def after_some(self, indices: Array, ended: Array, failures: Mapping[int, Failure]) -> None:
+        """Note a step of some sub-environments, and which of their episodes have ended."""
+        self._unobserved.difference_update(indices.tolist())
+        self._note(failures)
+        if self._user_resets:
+            self._needs.update(dict.fromkeys(indices[ended].tolist(), _ENDED))
 
     def after_call(self, failures: Mapping[int, Failure]) -> None:
         """Note a call, an attribute that was set, or a frame."""

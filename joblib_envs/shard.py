@@ -13,7 +13,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 from gymnasium.vector import AutoresetMode
@@ -22,14 +23,16 @@ from joblib_envs.copies import own
 from joblib_envs.drawing import DRAWING, draws_with_pygame
 from joblib_envs.errors import ArgumentError, ArgumentTypeError, EnvInsideFactoryError
 from joblib_envs.failures import Failure
+from joblib_envs.info_columns import InfoColumns
 from joblib_envs.infos import own_info
-from joblib_envs.rows import Rows
+from joblib_envs.rows import Array, Rows
+from joblib_envs.shard_rollout import RolloutOrder, ShardRecord, roll_out
 from joblib_envs.state.env_state import EnvState, Situation, checked_state, layers_of, spec_json_of
 from joblib_envs.state.journal import JournaledEnv, keeping_its_journal
 from joblib_envs.state.pickling import CaptureOptions
 from joblib_envs.state.snapshot import captured_state, restored_env
 
-__all__ = ["EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check_distinct"]
+__all__ = ["NOTHING_SAID", "EnvFactory", "Reply", "Request", "Shard", "ShardDescription", "check_distinct"]
 
 EnvFactory: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -56,13 +59,16 @@ class ShardDescription:
     identities: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class Request:
+_FILLS_ROWS = frozenset(("step", "reset", "adopt", "rollout"))
+
+
+class Request(NamedTuple):
     """A call of one of :class:`Shard`'s methods, as it reaches a worker.
 
     Attributes:
         method: The method's name.
-        arguments: The method's arguments, without the rows that ``step``, ``reset`` and ``adopt`` fill.
+        arguments: The method's arguments, without the rows that ``step``, ``reset``, ``rollout`` and
+            ``adopt`` fill.
     """
 
     method: str
@@ -71,7 +77,7 @@ class Request:
     @property
     def fills_rows(self) -> bool:
         """Whether it fills rows; the other calls leave them as they are."""
-        return self.method in ("step", "reset", "adopt")
+        return self.method in _FILLS_ROWS
 
     @property
     def row_mask(self) -> Sequence[bool] | None:
@@ -87,21 +93,32 @@ class Reply:
     """What a shard answers, beside the rows that it has filled.
 
     Attributes:
-        infos: One for each sub-environment, or None if none has any.
+        infos: What the sub-environments told, in parts that follow one another; empty if they told nothing.
         results: What ``call`` returned, by sub-environment.
         failures: The sub-environments that raised, by their index in the batch.
         output: Warnings and log records of a worker process, for the caller to show.
+        records: What the shards recorded in a rollout.
     """
 
-    infos: list[dict[Any, Any] | None] | None = None
+    infos: tuple[InfoColumns, ...] = ()
     results: list[Any] | None = None
     failures: dict[int, Failure] = field(default_factory=dict)
     output: list[Any] = field(default_factory=list)
+    records: list[ShardRecord] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether the rows already say everything."""
-        return self.infos is None and self.results is None and not self.failures and not self.output
+        nothing_told = not self.infos and self.results is None and not self.records
+        return nothing_told and not self.failures and not self.output
+
+    def with_output(self, output: list[Any]) -> Reply:
+        """Return the same with a worker's output, and with containers of its own."""
+        return Reply(self.infos, self.results, dict(self.failures), output, list(self.records))
+
+
+NOTHING_SAID = Reply((), None, MappingProxyType({}), (), ())  # type: ignore[arg-type]
+"""What most steps answer; one for all, which nobody can change."""
 
 
 class Shard:
@@ -160,15 +177,18 @@ class Shard:
 
     def handle(self, request: Request, rows: Rows) -> Reply:
         """Carry out a request; ``step`` and ``reset`` fill the rows."""
-        method: Callable[..., Reply] = getattr(self, request.method)
-        arguments = (rows, *request.arguments) if request.fills_rows else request.arguments
-        if self._draws or (request.method == "call" and request.arguments[0] == "render"):
+        name = request.method
+        method: Callable[..., Reply] = getattr(self, name)
+        arguments = (rows, *request.arguments) if name in _FILLS_ROWS else request.arguments
+        if self._draws or (name == "call" and request.arguments[0] == "render"):
             with DRAWING:
                 return method(*arguments)
         return method(*arguments)
 
-    def step(self, rows: Rows, actions: Iterable[Any]) -> Reply:
+    def step(self, rows: Rows, actions: Array | Sequence[Any], first: int = 0) -> Reply:
         """Step every sub-environment once, or reset it where its episode ended in the step before.
+
+        With fewer actions than sub-environments, those from row ``first`` on.
 
         This is where the autoreset rule stands (Gymnasium's three modes, see
         https://farama.org/Vector-Autoreset-Mode). With SAME_STEP the info of an ended episode
@@ -178,38 +198,51 @@ class Shard:
         pending = self._reset_pending
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        rewards, terminations, truncations = rows.rewards, rows.terminations, rows.truncations
+        rewards, terminations, truncations, infos = rows.rewards, rows.terminations, rows.truncations, rows.infos
         write_observation = rows.write_observation
-        infos: list[dict[Any, Any] | None] = []
         failures: dict[int, Failure] = {}
-        for row, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+        envs = self.envs
+        if len(actions) < len(envs):
+            stop = first + len(actions)
+            envs, infos = envs[first:stop], infos.part(first, stop)
+            terminations[first:stop] = truncations[first:stop] = False
+        else:
+            terminations.fill(False)
+            truncations.fill(False)
+        infos.clear()
+        for row, (env, action) in enumerate(zip(envs, actions, strict=True), first):
             try:
                 if pending[row]:
+                    pending[row] = False
                     observation, info = env.reset()
                     rewards[row] = 0.0
-                    terminations[row] = truncations[row] = ended = False
                 else:
                     observation, reward, terminated, truncated, info = env.step(action)
                     rewards[row] = reward
-                    terminations[row] = terminated
-                    truncations[row] = truncated
-                    ended = bool(terminations[row] or truncations[row])
-                    if ended and same_step:
-                        final = {"final_obs": copy.deepcopy(observation), "final_info": own_info(info)}
-                        observation, info = env.reset()
-                        info = {**final, **info}
+                    if terminated is not False or truncated is not False:
+                        terminations[row] = terminated
+                        truncations[row] = truncated
+                        if terminations[row] or truncations[row]:
+                            if same_step:
+                                final = {"final_obs": copy.deepcopy(observation), "final_info": own_info(info)}
+                                observation, info = env.reset()
+                                info = {**final, **info}
+                            pending[row] = next_step
                 write_observation(row, observation)
+                if info:
+                    infos.write(row - first, info)
             except _STEER:
                 raise
             except BaseException as error:
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
                 rows.clear(row)
                 pending[row] = False
-                infos.append(None)
-            else:
-                pending[row] = ended and next_step
-                infos.append(own_info(info) if info else None)
-        return Reply(infos if any(infos) else None, None, failures)
+        return Reply((infos,) if infos.has_any else (), None, failures) if failures or infos.has_any else NOTHING_SAID
+
+    def rollout(self, rows: Rows, order: RolloutOrder) -> Reply:
+        """Step many times with a policy's actions, and record what happens."""
+        record, failures = roll_out(self, rows, order, self._reset_pending)
+        return Reply(failures=failures, records=[record])
 
     def reset(
         self,
@@ -219,7 +252,8 @@ class Shard:
         mask: Sequence[bool] | None,
     ) -> Reply:
         """Reset the sub-environments that the mask names, or all; the others keep state and row."""
-        infos: list[dict[Any, Any] | None] = [None] * len(self.envs)
+        infos = rows.infos
+        infos.clear()
         failures: dict[int, Failure] = {}
         for row, (env, seed) in enumerate(zip(self.envs, seeds, strict=True)):
             if mask is not None and not mask[row]:
@@ -229,15 +263,15 @@ class Shard:
             rows.terminations[row] = rows.truncations[row] = False
             try:
                 observation, info = env.reset(seed=seed, options=own(options))
-                infos[row] = own_info(info) if info else None
                 rows.write_observation(row, observation)
+                if info:
+                    infos.write(row, info)
             except _STEER:
                 raise
             except BaseException as error:
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
                 rows.clear(row)
-                infos[row] = None
-        return Reply(infos if any(infos) else None, None, failures)
+        return Reply((infos,) if infos.has_any else (), None, failures)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
         """Call a method of every sub-environment, or get an attribute, through its wrappers."""
@@ -254,6 +288,10 @@ class Shard:
     def set_attr(self, name: str, values: Sequence[Any]) -> Reply:
         """Set an attribute where it is defined among each sub-environment's wrappers."""
         return self._each(lambda env, row: env.set_wrapper_attr(name, own(values[row])))
+
+    def pending_resets(self) -> Reply:
+        """Tell which sub-environments the next step resets, in NEXT_STEP mode."""
+        return self._each(lambda _env, row: self._reset_pending[row])
 
     def get_state(self, options: CaptureOptions, is_proven: bool) -> Reply:
         """Capture each sub-environment; what can't be captured is as it was."""
@@ -322,7 +360,7 @@ class Shard:
             except BaseException as error:
                 results.append(None)
                 failures[self.first_index + row] = Failure.of(self.first_index + row, error)
-        return Reply(None, results, failures)
+        return Reply((), results, failures)
 
 
 class _Untouched(Exception):  # noqa: N818 -- never leaves this module

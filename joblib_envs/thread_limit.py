@@ -29,42 +29,53 @@ class _Library:
     """One loaded BLAS or OpenMP library."""
 
     def __init__(self, controller: Any) -> None:
-        self.get = controller.get_num_threads
         # threadpoolctl 3.8 lets only one thread of the process set OpenBLAS's limit and ignores
         # the others in silence; a batch may be used from any thread, hence its inner function.
+        self.get = controller.get_num_threads
         self.set = getattr(controller, "_real_set_num_threads", controller.set_num_threads)
         # OpenMP keeps the number per thread, the others one for the process.
         self.is_per_thread = controller.user_api == "openmp" or (
             getattr(controller, "threading_layer", None) == "openmp"
         )
+        find = getattr(controller, "_get_symbol", None)
+        if controller.internal_api == "openblas" and not self.is_per_thread and find is not None:
+            # The library's own functions: each is called twice a step, and takes a third of the time.
+            self.get = find("openblas_get_num_threads") or self.get
+            self.set = find("openblas_set_num_threads") or self.set
 
 
-class _Libraries:
-    """The libraries that are loaded now; found again when modules were imported since."""
+class _Process:
+    """What this process has: its libraries, and who holds a limit of theirs."""
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.holders: list[ThreadLimit] = []
+        self.restore: list[tuple[_Library, int]] = []
         self._num_modules = -1
         self._shared: list[_Library] = []
         self._per_thread: list[_Library] = []
 
-    @property
     def shared(self) -> list[_Library]:
-        """Those that keep one number for the process."""
-        self._find()
+        """Return the libraries that keep one number for the process."""
+        if len(sys.modules) != self._num_modules:
+            self._find()
         return self._shared
 
-    @property
     def per_thread(self) -> list[_Library]:
-        """Those that keep a number per thread."""
-        self._find()
+        """Return the libraries that keep a number per thread."""
+        if len(sys.modules) != self._num_modules:
+            self._find()
         return self._per_thread
 
     def _find(self) -> None:
-        if len(sys.modules) != self._num_modules:
-            self._num_modules = len(sys.modules)
-            found = [_Library(controller) for controller in ThreadpoolController().lib_controllers]
-            self._shared = [library for library in found if not library.is_per_thread]
-            self._per_thread = [library for library in found if library.is_per_thread]
+        """Look which libraries are loaded: modules were imported since."""
+        self._num_modules = len(sys.modules)
+        found = [_Library(controller) for controller in ThreadpoolController().lib_controllers]
+        self._shared = [library for library in found if not library.is_per_thread]
+        self._per_thread = [library for library in found if library.is_per_thread]
+
+
+_process = _Process()
 
 
 class ThreadLimit:
@@ -77,42 +88,48 @@ class ThreadLimit:
         num_threads: How many threads each library may use.
     """
 
-    _libraries = _Libraries()
-    _lock = threading.RLock()
-    _holders: list[ThreadLimit] = []  # noqa: RUF012 -- one for the process, as the libraries' numbers are
-    _restore: list[tuple[_Library, int]] = []  # noqa: RUF012
-
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
 
     def acquire(self) -> None:
         """Put the limit in force for the process's shared libraries."""
-        cls = ThreadLimit
-        with cls._lock:
-            if not cls._holders:
-                cls._restore = [(library, library.get()) for library in cls._libraries.shared]
-            cls._holders.append(self)
-            for library, num_threads in cls._restore:
-                if num_threads != self.num_threads or len(cls._holders) > 1:
-                    library.set(self.num_threads)
+        process, wanted = _process, self.num_threads
+        with process.lock:
+            if process.holders:
+                for library, _ in process.restore:
+                    library.set(wanted)
+            else:  # nearly always: a few microseconds a step count
+                restore = process.restore
+                for library in process.shared():
+                    before = library.get()
+                    restore.append((library, before))
+                    if before != wanted:
+                        library.set(wanted)
+            process.holders.append(self)
 
     def release(self) -> None:
         """Give the limit back."""
-        cls = ThreadLimit
-        with cls._lock:
-            cls._holders.remove(self)
-            if cls._holders:
-                for library, _ in cls._restore:
-                    library.set(cls._holders[-1].num_threads)
+        process = _process
+        with process.lock:
+            process.holders.remove(self)
+            if process.holders:
+                for library, _ in process.restore:
+                    library.set(process.holders[-1].num_threads)
                 return
-            for library, num_threads in cls._restore:
-                if num_threads != self.num_threads:
-                    library.set(num_threads)
-            cls._restore = []
+            for library, before in process.restore:
+                if before != self.num_threads:
+                    library.set(before)
+            process.restore.clear()
+
+    @property
+    def is_per_thread(self) -> bool:
+        """Whether there are libraries that keep a number per thread, so that ``in_this_thread`` does anything."""
+        return bool(_process.per_thread())
 
     def in_this_thread(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the limit is in force for the libraries that keep a number per thread."""
-        return self._held_here(self._libraries.per_thread) if self._libraries.per_thread else _NOTHING
+        per_thread = _process.per_thread()
+        return self._held_here(per_thread) if per_thread else _NOTHING
 
     @contextlib.contextmanager
     def _held_here(self, per_thread: list[_Library]) -> Iterator[None]:

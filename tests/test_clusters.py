@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from joblib import parallel_config
 from joblib.pool import PicklingPool
 
-from joblib_envs import BatchEnv, SubEnvError, WorkerDiedError, check_vector_env
+from joblib_envs import BatchEnv, RandomPolicy, SubEnvError, WorkerDiedError, check_vector_env
 from joblib_envs.envs import CountingEnv, FailingEnv
 from joblib_envs.equality import first_difference
 
@@ -152,6 +152,19 @@ def test_a_cluster_gives_the_data_of_gymnasium_bit_for_bit(cluster, env_id, num_
     got = play(BatchEnv(env_id, 3, backend=cluster), num_steps)
 
     assert first_difference(wanted, got) is None
+
+
+def test_a_rollout_equals_the_one_in_the_caller(cluster):
+    rollouts = []
+    for backend in ("sequential", cluster):
+        with BatchEnv("CartPole-v1", 3, backend=backend, execution="tasks", n_jobs=2, probe=False) as envs:
+            envs.reset(seed=0)
+            rollouts.append([envs.rollout(lambda x: (x[:, 2] > 0).astype(np.int64), 30)])
+            rollouts[-1].append(envs.rollout(RandomPolicy(envs.single_action_space, 4), 30))
+
+    for wanted, got in zip(*rollouts, strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations", "last_observations"):
+            assert first_difference(getattr(wanted, name), getattr(got, name), name) is None
 
 
 def test_a_cluster_keeps_the_strict_contract(cluster):

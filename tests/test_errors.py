@@ -23,6 +23,7 @@ GYMNASIUMS = {
     "ForkedBatchError": RuntimeError,
     "NoPendingCallError": gymnasium.error.NoAsyncCallError,
     "PendingCallError": gymnasium.error.AlreadyPendingCallError,
+    "PolicyError": RuntimeError,
     "ResetNeededError": gymnasium.error.ResetNeeded,
     "SpacesDifferError": RuntimeError,
     "StateCannotTravelError": RuntimeError,

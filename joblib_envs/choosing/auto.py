@@ -8,7 +8,6 @@ an environment can't be tried, what is right for every environment is taken, and
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from joblib_envs.choosing.trial import Trouble, TroubleKind, try_env
 from joblib_envs.errors import ArgumentError
 from joblib_envs.execution.registry import Workers, actor_backends, choose_backend
 from joblib_envs.factories import different_factories, packed_factories
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.shard import EnvFactory
 
 __all__ = ["choose_for"]
@@ -115,7 +115,7 @@ def _measured(packed: list[bytes], places: Sequence[Place], num_envs: int, num_t
         places = [place for place in places if place.workers is not Workers.PROCESSES] or places
     if isinstance(costs, Trouble):
         return _in_trouble(costs, places)
-    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    has_gil = gil_is_enabled()
     return choose(costs, hand_over, places, num_envs, num_cpus=joblib.cpu_count(), has_gil=has_gil)
 
 

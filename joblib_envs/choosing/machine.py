@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import numpy as np
 from joblib_envs.choosing.decision import HandOver
 from joblib_envs.envs.counting import CountingEnv
 from joblib_envs.execution.registry import Workers, actor_backends
+from joblib_envs.gil import gil_is_enabled
 
 __all__ = ["HandOverMeter", "cache_file", "known_hand_over"]
 
@@ -189,7 +189,7 @@ def cache_file() -> Path | None:
 def _key() -> str:
     from joblib_envs import __version__
 
-    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    has_gil = gil_is_enabled()
     gil = "gil" if has_gil else "no gil"
     backends = ",".join(actor_backends())
     return f"{__version__} {platform.python_version()} {platform.node()} {joblib.cpu_count()} {gil} {backends}"

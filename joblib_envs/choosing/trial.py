@@ -10,7 +10,6 @@ import enum
 import itertools
 import pickle
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ import numpy as np
 
 from joblib_envs.choosing.decision import EnvCosts
 from joblib_envs.drawing import draws_with_pygame
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.infos import batch_infos
 from joblib_envs.inspection.costs import voluntary_switches
 from joblib_envs.inspection.driving import (
@@ -109,7 +109,7 @@ def _try_here(packed: list[bytes]) -> EnvCosts | Trouble:
     try:
         each = [_costs(factory, made, _STEPS_S / len(factories)) for factory in factories]
         costs = _together(each)
-        is_gil_enabled: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+        is_gil_enabled = gil_is_enabled()
         # Where steps compute and hold the lock, processes do what threads can't; nobody needs to know.
         if (costs.waits or not is_gil_enabled) and not any(map(draws_with_pygame, made)):
             pair = [factories[0], factories[-1]]
@@ -248,7 +248,7 @@ def _tried_in_threads(costs: EnvCosts, factories: list[Callable[[], Env]], made:
     speed = max(speeds)
     is_safe = not costs.waits or speed > _WAITED_FOR_ONE_ANOTHER
     held = min(1.0, max(0.0, 2 / speed - 1))
-    is_gil_enabled: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+    is_gil_enabled = gil_is_enabled()
     return replace(costs, safe_in_threads=is_safe, held_share=1.0 if is_gil_enabled else held)
 
 

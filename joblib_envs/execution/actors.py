@@ -7,22 +7,49 @@ import copy
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import joblib
+import numpy as np
 
 from joblib_envs.channel import SharedArrays, SharedBlock
 from joblib_envs.errors import CallTimeoutError, WorkerDiedError
-from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, worker_died
+from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, parts_of, worker_died
+from joblib_envs.execution.in_flight import Done, InFlight, spans_of
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.rows import Leaf, Rows
-from joblib_envs.shard import Reply, Request, ShardDescription
+from joblib_envs.hand_out import NUM_ARRAYS, HandOuts, is_worth_handing_out
+from joblib_envs.rows import Array, Leaf, Rows
+from joblib_envs.shard import NOTHING_SAID, Reply, Request, ShardDescription
+from joblib_envs.signals import Signal, ThreadBell
 from joblib_envs.thread_limit import ThreadLimit
 
 __all__ = ["Actors", "HostFactory"]
 
-HostFactory: TypeAlias = Callable[[Construction, ThreadLimit, int], Host]
+
+class HostFactory(Protocol):
+    """Makes the host of one shard: ``ThreadHost`` or ``ProcessHost``."""
+
+    @property
+    def new_bell(self) -> type[Signal]:
+        """The kind of signal that its hosts can send."""
+        ...
+
+    def __call__(
+        self, construction: Construction, limit: ThreadLimit, number: int, bell: Signal, *, may_poll: bool
+    ) -> Host:
+        """Make it.
+
+        Args:
+            construction: Makes the sub-environments.
+            limit: Of BLAS threads.
+            number: The shard's.
+            bell: To be rung when some rows are done.
+            may_poll: Whether there is a processor for each worker.
+        """
+        ...
 
 
 class Actors:
@@ -39,9 +66,15 @@ class Actors:
         self.num_workers = plan.n_jobs
         self.bounds_waits = True
         self._hosts: list[Host] = []
+        self._in_flight = InFlight([], [], ThreadBell())
         self._awaited: set[int] = set()
         self._slots: list[Rows] = []
         self._slot = 0
+        self.rows = Rows.allocate((), 0)
+        self._collects = False
+        self._hand_outs: HandOuts | None = None
+        self._handed_out = -1
+        self._taken_dtype: np.dtype[Any] | None = None
         self._block: SharedBlock | None = None
         _open_executions.add(self)
         try:
@@ -54,55 +87,71 @@ class Actors:
             host.placement for host, shard in zip(self._hosts, self.shards, strict=True) for _ in shard
         )
 
-    @property
-    def rows(self) -> Rows:
-        """The batch's current rows."""
-        return self._slots[self._slot]
-
     def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:
         """Allocate the rows: in shared memory where a process hosts a shard."""
         num_envs = self.shards[-1].stop
+        arrays: list[Array] = []
         processes = [host for host in self._hosts if isinstance(host, ProcessHost)]
         if processes:
-            shared = SharedArrays(leaves, num_envs, num_slots, action_shape, len(processes))
+            is_large = num_slots == 1 and is_worth_handing_out(leaves, num_envs)
+            num_hand_outs = NUM_ARRAYS if is_large else 0
+            shared = SharedArrays(leaves, num_envs, num_slots, action_shape, len(processes), num_hand_outs)
             self._block = SharedBlock(shared.size)
             self._slots = shared.all_rows(self._block)
+            arrays = shared.hand_outs(self._block)
+            self._hand_outs = HandOuts(arrays) if arrays else None
             for worker, host in enumerate(processes):
                 host.share(shared, self._block, worker)
             self._block.close()
         else:
             self._slots = [Rows.allocate(leaves, num_envs) for _ in range(num_slots)]
-        self._parts = [[rows.part(shard.start, shard.stop) for rows in self._slots] for shard in self.shards]
-        for each, parts in zip(self._hosts, self._parts, strict=True):
-            each.bind(parts)
+        self.rows = self._slots[0]
+        self._collects = bool(self.rows.objects)
+        self._parts = [parts_of(self._slots, shard) for shard in self.shards]
+        for each, parts, shard in zip(self._hosts, self._parts, self.shards, strict=True):
+            each.bind(parts, [array[shard.start : shard.stop] for array in arrays])
 
     def start(self, requests: Sequence[Request]) -> None:
         """Begin a request for each shard."""
         packed = [host.pack(request) for host, request in zip(self._hosts, requests, strict=True)]
         if requests[0].fills_rows:
             self._turn_slot(keep_rows=True)
-        self._begin()
-        for number, (host, each) in enumerate(zip(self._hosts, packed, strict=True)):
+        if self._hand_outs is not None:
+            self._choose_hand_out(self._hand_outs if requests[0].method in ("step", "reset") else None)
+        for number in self._starting_order:
+            if number == self._first_here:
+                self._begin()
             self._awaited.add(number)  # first: an interrupt may come in between
-            host.start(each, self._slot)
+            self._hosts[number].start(packed[number], self._slot)
 
     def start_step(self, actions: Any) -> None:
         """Begin a step."""
-        if not all(host.takes(actions) for host in self._hosts):
-            self.start([Request("step", (copy.deepcopy(actions[s.start : s.stop]),)) for s in self.shards])
+        if not isinstance(actions, np.ndarray):
+            self.start([Request("step", (copy.deepcopy(actions[part]),)) for part in self._slices])
             return
-        self._turn_slot(keep_rows=False)
-        self._begin()
-        for number, (host, shard) in enumerate(zip(self._hosts, self.shards, strict=True)):
+        if actions.dtype is not self._taken_dtype:
+            if not all(host.takes(actions) for host in self._hosts):
+                self.start([Request("step", (copy.deepcopy(actions[part]),)) for part in self._slices])
+                return
+            self._taken_dtype = actions.dtype
+        if len(self._slots) > 1:
+            self._turn_slot(keep_rows=False)
+        if self._hand_outs is not None:
+            self._choose_hand_out(self._hand_outs)
+        for number in self._starting_order:
+            if number == self._first_here:
+                self._begin()
             self._awaited.add(number)
-            host.start_step(actions[shard.start : shard.stop], self._slot)
+            self._hosts[number].start_step(actions[self._slices[number]], self._slot)
 
     def finish(self, timeout_s: float | None) -> Reply:
         """Wait for all; the caller's own shard comes first, while the others are at work."""
         deadline = None if timeout_s is None else time.perf_counter() + timeout_s
-        replies = [Reply()] * len(self._hosts)
+        replies = [NOTHING_SAID] * len(self._hosts)
         died: list[WorkerDiedError] = []
         for number in self._waiting_order:
+            if number == self._first_away:
+                self._end()  # while they alone are waited for, the caller's BLAS threads are its own again
             try:
                 replies[number] = self._hosts[number].finish(deadline)
             except TimeoutError as error:
@@ -117,12 +166,63 @@ class Actors:
         self._end()
         if died:
             raise _one_of(died)
-        self._collect_objects()
+        if self._collects:
+            self._collect_objects()
+        if self._hand_outs is not None and self._handed_out >= 0:
+            self.rows.ready_copy = self._hand_outs.array(self._handed_out)
         return merge_replies(replies, self.shards)
+
+    @property
+    def num_in_flight(self) -> int:
+        """How many sub-environments were begun by ``start_some`` and not yet taken."""
+        return self._in_flight.count
+
+    def start_some(self, indices: Sequence[int], actions: Array | list[Any], *, apart: bool) -> None:
+        """Begin a step of some sub-environments, none of which is in flight."""
+        own = actions.copy() if isinstance(actions, np.ndarray) else copy.deepcopy(actions)
+        spans = spans_of(indices, own, self.shards, apart=apart)
+        if self._hand_outs is not None:
+            self._choose_hand_out(None)
+        if not self._in_flight.count:
+            self._turn_slot(keep_rows=True)  # views that were handed out live on
+        self._awaited.update(range(len(self._hosts)))
+        if self._first_here is not None:
+            self._begin()
+        self._in_flight.start(spans, self._slot)
+
+    def take_some(self, min_envs: int, timeout_s: float | None) -> list[Done]:
+        """Return what is done of what ``start_some`` began: at least so many sub-environments.
+
+        Raises:
+            CallTimeoutError: It took longer; nothing is lost.
+            WorkerDiedError: A worker ended.
+        """
+        deadline = None if timeout_s is None else time.perf_counter() + timeout_s
+        try:
+            done = self._in_flight.take(min_envs, deadline)
+        except TimeoutError as error:
+            raise CallTimeoutError(f"{error} after {timeout_s:g} s: receive again, or close the batch") from None
+        if not self._in_flight.count:
+            self._awaited.clear()
+            self._end()
+        if self._collects:
+            for number, shard in enumerate(self.shards):
+                part = self._parts[number][self._slot]
+                for each in done:
+                    if each.indices.start in shard:
+                        rows = [index - shard.start for index in each.indices]
+                        self.rows.take_objects(shard.start, part.objects, rows)
+        return done
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for the workers that are still at work after an interrupt."""
         deadline = time.perf_counter() + timeout_s
+        if self._in_flight.count:
+            try:
+                self._in_flight.take(self._in_flight.count, deadline)
+            except (TimeoutError, WorkerDiedError):
+                return False
+            self._awaited.clear()
         at_rest = True
         for number in sorted(self._awaited):
             host = self._hosts[number]
@@ -139,6 +239,7 @@ class Actors:
     def close(self, *, graceful: bool = True) -> Reply:
         """Close all sub-environments, whatever single ones do, and end the workers."""
         hosts, self._hosts = self._hosts, []
+        self._in_flight = InFlight([], [], ThreadBell())  # it had the hosts, whose semaphores go with them
         _open_executions.discard(self)
         busy, self._awaited = self._awaited, set()
         closed = Reply()
@@ -160,14 +261,27 @@ class Actors:
         self.close()
 
     def _make_hosts(self, plan: BatchPlan, new_host: HostFactory) -> None:
+        may_poll = plan.n_jobs <= joblib.cpu_count()
+        bell = new_host.new_bell(may_poll=may_poll)
         for number, shard in enumerate(self.shards):
             construction = Construction(plan.factories[shard.start : shard.stop], shard, plan.autoreset_mode)
-            is_callers = plan.caller_steps and number == len(self.shards) - 1
-            host = CallerHost(construction, plan.limit) if is_callers else new_host(construction, plan.limit, number)
-            self._hosts.append(host)
-        # The caller's own shard first: it is stepped while the others are at work.
-        callers = [number for number, host in enumerate(self._hosts) if isinstance(host, CallerHost)]
-        self._waiting_order = callers + [number for number in range(len(self._hosts)) if number not in callers]
+            if plan.caller_steps and number == len(self.shards) - 1:
+                self._hosts.append(CallerHost(construction, plan.limit))
+            else:
+                self._hosts.append(new_host(construction, plan.limit, number, bell, may_poll=may_poll))
+        numbers = range(len(self._hosts))
+        away = [number for number in numbers if self._hosts[number].is_away]
+        here = [number for number in numbers if not self._hosts[number].is_away]
+        # Those away start at once; before the first in this process its BLAS threads are bounded.
+        self._starting_order = away + here
+        self._first_here = here[0] if here else None
+        # The caller's own shard first: it is stepped while the others are at work. Of those here, who
+        # began last is waited for first: when it is done the others mostly are, and the caller wakes once.
+        callers = [number for number in here if isinstance(self._hosts[number], CallerHost)]
+        self._waiting_order = callers + [number for number in reversed(here) if number not in callers] + away
+        self._first_away = away[0] if away else None
+        self._slices = [slice(shard.start, shard.stop) for shard in self.shards]
+        self._in_flight = InFlight(self._hosts, self.shards, bell)
 
     def _build(self) -> list[ShardDescription]:
         """Make all sub-environments, the shards side by side; none is left if one can't be made."""
@@ -195,15 +309,21 @@ class Actors:
         if len(self._slots) > 1:
             before = self._slot
             self._slot = (before + 1) % len(self._slots)
+            self.rows = self._slots[self._slot]
             if keep_rows:
                 for parts in self._parts:
                     parts[self._slot].take(0, parts[before], range(len(parts[before])))
 
+    def _choose_hand_out(self, hand_outs: HandOuts | None) -> None:
+        """Choose where the workers copy the observations that begin now, for the caller to have."""
+        self.rows.ready_copy = None
+        self._handed_out = -1 if hand_outs is None else hand_outs.choose()
+        for host in self._hosts:
+            host.hand_out(self._handed_out)
+
     def _collect_objects(self) -> None:
-        rows = self.rows if self._slots else None
-        if rows is not None and rows.objects:
-            for shard, parts in zip(self.shards, self._parts, strict=True):
-                rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
+        for shard, parts in zip(self.shards, self._parts, strict=True):
+            self.rows.take_objects(shard.start, parts[self._slot].objects, range(len(shard)))
 
     _holds_limit = False
 

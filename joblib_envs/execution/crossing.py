@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -42,44 +42,67 @@ def pack_request(request: Request) -> bytes:
     return data
 
 
-def pack_reply(reply: Reply, rows: Rows, first_index: int) -> bytes:
-    """Pickle a reply; what can't be pickled becomes the failure of its sub-environment."""
+def pack_reply(reply: Reply, rows: Rows, first_index: int, beside: Callable[[], Any] = lambda: None) -> bytes:
+    """Pickle a reply; what can't be pickled becomes the failure of its sub-environment.
+
+    Args:
+        reply: What the shard answers.
+        rows: The rows that it has filled.
+        first_index: The batch's index of the first of them.
+        beside: Returns what else is to cross, once what can't is taken out of the rows.
+    """
     try:
-        return _dumps((reply, rows.objects))
+        return _dumps((reply, rows.objects, beside()))
     except Exception:
         _fail_the_unpicklable(reply, rows, first_index)
-        return _dumps((reply, rows.objects))
+        return _dumps((reply, rows.objects, beside()))
 
 
-def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[Sequence[Any]]]:
-    """Unpickle a reply: (reply, object observations)."""
+def unpack_reply(data: bytes, indices: Sequence[int]) -> tuple[Reply, Sequence[Sequence[Any]], Any]:
+    """Unpickle a reply: (reply, object observations, what crossed beside it)."""
     try:
-        reply, objects = pickle.loads(data)
+        reply, objects, beside = pickle.loads(data)
     except Exception as error:
         cannot = UnpicklableError(
             f"what the sub-environment returned can't be unpickled here: {type(error).__name__}: {error}"
         )
         cannot.__cause__ = error
-        return Reply(failures={index: Failure.of(index, cannot) for index in indices}), ()
-    return reply, objects
+        return Reply(failures={index: Failure.of(index, cannot) for index in indices}), (), None
+    return reply, objects, beside
 
 
 def _fail_the_unpicklable(reply: Reply, rows: Rows, first_index: int) -> None:
-    for values, what in (
-        (reply.infos, "info"),
-        (reply.results, "result"),
-        *((o, "observation") for o in rows.objects),
-    ):
-        for row, value in enumerate(values or ()):
+    for record in reply.records:
+        for row, error in record.fail_what_cannot_cross(_refusal).items():
+            _fail(reply, rows, first_index, row, "info, observation or action", error)
+    infos = rows.infos.beside.items()
+    results = enumerate(reply.results or ())
+    observations = [(row, value) for objects in rows.objects for row, value in enumerate(objects)]
+    for what, values in (("info", infos), ("observation", observations), ("result", results)):
+        for row, value in values:
             try:
                 _dumps(value)
             except Exception as error:
-                cannot = UnpicklableError(
-                    f"the {what} of sub-environment {first_index + row} can't be pickled, so it can't leave its worker "
-                    f"process: {type(error).__name__}: {error}. Return plain data, or use backend='threading' or "
-                    f"'sequential', which need no pickling"
-                )
-                reply.failures[first_index + row] = Failure.of(first_index + row, cannot, needs_reset=what != "result")
-                values[row] = None  # type: ignore[index]
-                if what != "result":
-                    rows.clear(row)
+                _fail(reply, rows, first_index, row, what, error)
+                if what == "result" and reply.results is not None:
+                    reply.results[row] = None
+
+
+def _refusal(value: Any) -> BaseException | None:
+    """Return why a value can't be pickled, or None."""
+    try:
+        _dumps(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _fail(reply: Reply, rows: Rows, first_index: int, row: int, what: str, error: BaseException) -> None:
+    cannot = UnpicklableError(
+        f"the {what} of sub-environment {first_index + row} can't be pickled, so it can't leave its worker process: "
+        f"{type(error).__name__}: {error}. Return plain data, or use backend='threading' or 'sequential', which need "
+        f"no pickling"
+    )
+    reply.failures[first_index + row] = Failure.of(first_index + row, cannot, needs_reset=what != "result")
+    if what != "result":
+        rows.clear(row)

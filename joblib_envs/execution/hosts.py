@@ -5,11 +5,12 @@ An *actor* is a stateful worker that owns sub-environments, not a policy.
 
 from __future__ import annotations
 
+import os
 import pickle
-import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeAlias
 
@@ -21,17 +22,18 @@ from joblib_envs.errors import UnpicklableError, WorkerDiedError
 from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
+from joblib_envs.info_columns import Form, InfoColumns, Table
 from joblib_envs.processes import WorkerProcess, unpickled
 from joblib_envs.relay import OutputSettings, Relay, replay
 from joblib_envs.rows import Array, Rows
-from joblib_envs.shard import Reply, Request, Shard, ShardDescription
+from joblib_envs.shard import NOTHING_SAID, Reply, Request, Shard, ShardDescription
+from joblib_envs.signals import Signal, ThreadBell, ThreadSignal
 from joblib_envs.thread_limit import ThreadLimit
 
-__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost"]
+__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "parts_of", "worker_died"]
 
 Built: TypeAlias = ShardDescription | Failure
 
-_SLICE_S = 0.1
 _CLOSE_S = 5.0
 """How long environments may take to close before their process is ended."""
 
@@ -42,14 +44,20 @@ class Host(Protocol):
     placement: str
     """What ``envs.placement`` says of the sub-environments here."""
 
+    is_away: bool
+    """Whether they are in another process than the caller."""
+
     def start_build(self) -> None:
         """Begin to make the sub-environments."""
 
     def finish_build(self) -> Built:
         """Wait until they are made."""
 
-    def bind(self, slots: Sequence[Rows]) -> None:
-        """Take this shard's rows, one set for each slot."""
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:
+        """Take this shard's rows, one set for each slot, and its rows of what is handed out."""
+
+    def hand_out(self, number: int) -> None:
+        """Copy the observations into one of those arrays too, in the step or reset that begins next; -1: into none."""
 
     def pack(self, request: Request) -> Any:
         """Make a request ready for ``start``, before any host starts.
@@ -75,6 +83,18 @@ class Host(Protocol):
             WorkerDiedError: The worker ended.
         """
 
+    def start_rows(self, start: int, actions: Array | list[Any], slot: int) -> None:
+        """Begin a step of as many of the shard's rows as there are actions, from ``start`` on.
+
+        Others may be begun before these are done; each is in one of them at most.
+        """
+
+    def take_rows(self) -> tuple[range, Reply] | None:
+        """Return the rows that were done first, of those not taken yet; None if there are none."""
+
+    def has_ended(self) -> bool:
+        """Tell whether the worker is gone."""
+
     def start_close(self) -> None:
         """Begin to close the sub-environments."""
 
@@ -86,13 +106,17 @@ class CallerHost:
     """The caller's own thread: a shard that is stepped while the caller would wait."""
 
     placement = "caller"
+    is_away = False
 
     def __init__(self, construction: Construction, limit: ThreadLimit) -> None:
         self._construction = construction
         self._limit = limit
         self._shard: Shard | None = None
         self._slots: Sequence[Rows] = ()
+        self._hand_outs: Sequence[Array] = ()
+        self._copied_to: Array | None = None
         self._begun: tuple[Request, int] | None = None
+        self._rows_begun: deque[tuple[Request, int]] = deque()
 
     def start_build(self) -> None:
         """Begin nothing: ``finish_build`` does it, after the other hosts have begun."""
@@ -106,9 +130,13 @@ class CallerHost:
         self._shard = shard
         return shard.describe()
 
-    def bind(self, slots: Sequence[Rows]) -> None:
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:
         """Take this shard's rows."""
-        self._slots = slots
+        self._slots, self._hand_outs = slots, hand_outs
+
+    def hand_out(self, number: int) -> None:
+        """Remember where to copy the observations."""
+        self._copied_to = self._hand_outs[number] if number >= 0 else None
 
     def pack(self, request: Request) -> Request:
         """Return the request as it is."""
@@ -124,15 +152,39 @@ class CallerHost:
 
     def start_step(self, actions: Array, slot: int) -> None:
         """Remember a copy of the actions."""
-        self.start(Request("step", (actions.copy(),)), slot)
+        self._begun = Request("step", (actions.copy(),)), slot
 
     def finish(self, deadline: float | None = None) -> Reply:  # noqa: ARG002 -- it waits for nobody
         """Carry out the request."""
-        if self._begun is None or self._shard is None:
+        begun = self._begun
+        if begun is None or self._shard is None:
             return Reply()
-        (request, slot), self._begun = self._begun, None
-        with self._limit.in_this_thread():
-            return self._shard.handle(request, self._slots[slot])
+        self._begun = None
+        request, slot = begun
+        if not self._limit.is_per_thread:
+            reply = self._shard.handle(request, self._slots[slot])
+        else:
+            with self._limit.in_this_thread():
+                reply = self._shard.handle(request, self._slots[slot])
+        if self._copied_to is not None:
+            self._copied_to[...] = self._slots[slot].observations[0]
+        return reply
+
+    def start_rows(self, start: int, actions: Array | list[Any], slot: int) -> None:
+        """Remember the actions: ``take_rows`` makes the steps."""
+        self._rows_begun.append((Request("step", (actions, start)), slot))
+
+    def take_rows(self) -> tuple[range, Reply] | None:
+        """Make the steps that were begun first."""
+        if not self._rows_begun:
+            return None
+        self._begun = self._rows_begun.popleft()
+        actions, start = self._begun[0].arguments
+        return range(start, start + len(actions)), self.finish()
+
+    def has_ended(self) -> bool:
+        """Tell that the caller is there."""
+        return False
 
     def start_close(self) -> None:
         """Begin nothing: ``stop`` does it, after the other hosts have begun."""
@@ -146,13 +198,22 @@ class CallerHost:
 class ThreadHost:
     """A thread of its own, which makes, steps and closes its sub-environments."""
 
-    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+    is_away = False
+    new_bell = ThreadBell
+
+    def __init__(
+        self, construction: Construction, limit: ThreadLimit, number: int, bell: Signal, *, may_poll: bool = True
+    ) -> None:
         self.placement = f"thread-{number}"
         self._construction = construction
         self._limit = limit
         self._slots: Sequence[Rows] = ()
-        self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox: deque[tuple[Request, int, bool] | None] = deque()
+        self._something_begun = ThreadBell(may_poll=may_poll)
+        self._reply_ready = ThreadSignal(may_poll=may_poll)
+        self._answer: Any = None
+        self._rows_done: deque[tuple[range, Reply]] = deque()
+        self._bell = bell
         self._closing = False
         # A daemon: an open batch must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name=f"joblib-envs-{number}", daemon=True)
@@ -166,9 +227,12 @@ class ThreadHost:
         built: Built = self._receive(None)
         return built
 
-    def bind(self, slots: Sequence[Rows]) -> None:
-        """Take this shard's rows."""
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:  # noqa: ARG002
+        """Take this shard's rows; threads hand out nothing."""
         self._slots = slots
+
+    def hand_out(self, number: int) -> None:
+        """Leave the copying to the caller."""
 
     def pack(self, request: Request) -> Request:
         """Return the request as it is."""
@@ -176,7 +240,7 @@ class ThreadHost:
 
     def start(self, packed: Request, slot: int) -> None:
         """Hand a request to the thread."""
-        self._inbox.put((packed, slot))
+        self._hand_over((packed, slot, False))
 
     def takes(self, actions: Any) -> bool:
         """Take every array."""
@@ -184,44 +248,61 @@ class ThreadHost:
 
     def start_step(self, actions: Array, slot: int) -> None:
         """Hand a copy of the actions to the thread."""
-        self.start(Request("step", (actions.copy(),)), slot)
+        self._hand_over((Request("step", (actions.copy(),)), slot, False))
 
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the thread's reply."""
         reply: Reply = self._receive(deadline)
         return reply
 
+    def start_rows(self, start: int, actions: Array | list[Any], slot: int) -> None:
+        """Hand the actions to the thread."""
+        self._hand_over((Request("step", (actions, start)), slot, True))
+
+    def take_rows(self) -> tuple[range, Reply] | None:
+        """Return what the thread did first, of what wasn't taken yet."""
+        return self._rows_done.popleft() if self._rows_done else None
+
+    def has_ended(self) -> bool:
+        """Tell that a thread is always there."""
+        return False
+
     def start_close(self) -> None:
         """Hand the thread its last request."""
         self._closing = self._thread.is_alive()
         if self._closing:
             self.start(Request("close"), 0)
-            self._inbox.put(None)
 
     def stop(self, *, graceful: bool) -> Reply | None:
         """Wait for the thread's end; a busy thread is left to end itself."""
         if not graceful:
-            self._inbox.put(None)
+            self._inbox.clear()
+            self._hand_over(None)
             return None
         if not self._closing:
             return None
         reply = self.finish()
+        self._hand_over(None)
         self._thread.join()
         return reply
 
+    def _hand_over(self, begun: tuple[Request, int, bool] | None) -> None:
+        self._inbox.append(begun)
+        self._something_begun.send()
+
     def _receive(self, deadline: float | None) -> Any:
-        while True:
-            # In slices: a signal that comes just before a wait doesn't end it, and Ctrl-C would be lost.
-            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - time.perf_counter(), 0.0))
-            try:
-                answer = self._outbox.get(timeout=left)
-                break
-            except queue.Empty:
-                if deadline is not None and time.perf_counter() >= deadline:
-                    raise TimeoutError(f"{self.placement} is still at work") from None
+        # Nobody is ever alone with a thread; but asked, the wait comes in slices: a signal that
+        # comes just before a wait doesn't end it, and Ctrl-C would be lost.
+        if not self._reply_ready.wait(self.has_ended, deadline):
+            raise TimeoutError(f"{self.placement} is still at work")
+        answer = self._answer
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def _reply(self, answer: Any) -> None:
+        self._answer = answer
+        self._reply_ready.send()
 
     def _run(self) -> None:
         try:
@@ -229,21 +310,37 @@ class ThreadHost:
                 shard = self._construction.build()
             built = shard if isinstance(shard, Failure) else shard.describe()
         except BaseException as error:  # whatever it is, the caller waits for an answer
-            self._outbox.put(error)
+            self._reply(error)
             return
-        self._outbox.put(built)
+        self._reply(built)
         if isinstance(shard, Failure):
             return
-        while (begun := self._inbox.get()) is not None:
-            request, slot = begun
-            try:
-                reply = self._handle(shard, request, slot)
-            except BaseException as error:  # an interrupt that an environment raises is its own
-                reply = _all_fail(shard, error)
-            self._outbox.put(reply)
+        while self._something_begun.wait():
+            while self._inbox:
+                begun = self._inbox.popleft()
+                if begun is None:
+                    return
+                self._answer_to(shard, *begun)
+
+    def _answer_to(self, shard: Shard, request: Request, slot: int, is_of_rows: bool) -> None:
+        rows = range(len(shard))
+        if is_of_rows:
+            actions, start = request.arguments
+            rows = range(start, start + len(actions))
+        try:
+            reply = self._handle(shard, request, slot)
+        except BaseException as error:  # an interrupt that an environment raises is its own
+            reply = _all_fail(range(shard.first_index + rows.start, shard.first_index + rows.stop), error)
+        if is_of_rows:
+            self._rows_done.append((rows, reply))
+            self._bell.send()
+        else:
+            self._reply(reply)
 
     def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
         rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
+        if not self._limit.is_per_thread:
+            return shard.handle(request, rows)
         with self._limit.in_this_thread():
             return shard.handle(request, rows)
 
@@ -251,15 +348,21 @@ class ThreadHost:
 class ProcessHost:
     """A process of its own; arrays cross in shared memory, the rest in a pipe."""
 
-    def __init__(self, construction: Construction, limit: ThreadLimit, number: int) -> None:
+    is_away = True
+    new_bell = Signal
+
+    def __init__(
+        self, construction: Construction, limit: ThreadLimit, number: int, bell: Signal, *, may_poll: bool = True
+    ) -> None:
         self.placement = f"process-{number}"
         self._indices = construction.indices
-        self._request_ready, self._reply_ready = channel.Signal(), channel.Signal()
+        self._request_ready = Signal(may_poll=may_poll)
+        self._reply_ready = Signal(may_poll=may_poll)
         self._setup = cloudpickle.dumps((self._indices, OutputSettings.current(), construction.packed()))
         self._process = WorkerProcess(
-            _serve, (self._request_ready, self._reply_ready), limit.num_threads, f"joblib-envs-{number}"
+            _serve, (self._request_ready, self._reply_ready, bell), limit.num_threads, f"joblib-envs-{number}"
         )
-        self._header: Array = np.zeros(channel.HEADER_WORDS, np.int64)
+        self._header = channel.no_header()
         self._actions: dict[int, Array] = {}
         self._shared: channel.SharedArrays | None = None
         self._block: channel.SharedBlock | None = None
@@ -287,14 +390,20 @@ class ProcessHost:
         """Give the process the block that holds everybody's rows, and its own place in it."""
         self._shared, self._block = shared, block
         self._header = shared.header(block, worker)
+        self._header[channel.HAND_OUT] = -1
+        self._rows_begun, self._rows_done = shared.rings(block, worker)
         with channel.ignore_broken_pipe():
             self._process.connection.send_bytes(cloudpickle.dumps((shared, worker)))
             block.send(self._process.connection, self._process.pid)
         self._await(None)
 
-    def bind(self, slots: Sequence[Rows]) -> None:
-        """Take this shard's rows."""
+    def bind(self, slots: Sequence[Rows], hand_outs: Sequence[Array] = ()) -> None:  # noqa: ARG002
+        """Take this shard's rows; the process finds the arrays that are handed out by itself."""
         self._slots = slots
+
+    def hand_out(self, number: int) -> None:
+        """Tell the process where to copy the observations."""
+        self._header[channel.HAND_OUT] = number
 
     def pack(self, request: Request) -> bytes:
         """Pickle the request."""
@@ -312,25 +421,51 @@ class ProcessHost:
 
     def start_step(self, actions: Array, slot: int) -> None:
         """Write the actions to shared memory, and wake the process."""
-        assert self._shared is not None  # as ``takes`` has said
-        assert self._block is not None
-        number = actions.dtype.num
-        if number not in self._actions:
-            first, last = self._indices[0], self._indices[-1]
-            self._actions[number] = self._shared.actions(self._block, number)[first : last + 1]
-        self._actions[number][...] = actions
-        self._header[channel.ACTION_DTYPE] = number
+        self._shared_actions(actions.dtype.num)[...] = actions
+        self._header[channel.ACTION_DTYPE] = actions.dtype.num
         self._begin(channel.STEP, slot)
 
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the process's reply."""
         self._await(deadline)
-        if not self._header[channel.HAS_MESSAGE]:
-            return Reply()
-        reply, objects = unpack_reply(self._receive(), self._indices)
-        if objects:
-            self._slots[self._slot].take_objects(0, objects, range(len(self._indices)))
+        said = self._header[channel.SAID]
+        if not said:
+            return NOTHING_SAID
+        rows = self._slots[self._slot] if self._slots else None
+        reply = self._take_message(rows, 0) if said & channel.SAID_MESSAGE else Reply()
+        if said & channel.SAID_INFOS and rows is not None:
+            rows.infos.take_in()
+            reply.infos = (rows.infos,)
         return reply
+
+    def start_rows(self, start: int, actions: Array | list[Any], slot: int) -> None:
+        """Write the actions to shared memory, or send them through the pipe, and wake the process."""
+        stop = start + len(actions)
+        if isinstance(actions, np.ndarray) and self.takes(actions):
+            self._shared_actions(actions.dtype.num)[start:stop] = actions
+            self._rows_begun.put(start, stop, actions.dtype.num)
+            self._begin(channel.ROWS, slot)
+        else:
+            packed = self.pack(Request("step", (actions, start)))
+            self._rows_begun.put(start, stop, channel.IN_MESSAGE)
+            self._begin(channel.ROWS, slot)
+            with channel.ignore_broken_pipe():
+                self._process.connection.send_bytes(packed)
+
+    def take_rows(self) -> tuple[range, Reply] | None:
+        """Return what the process did first, of what wasn't taken yet."""
+        if not self._reply_ready.has_come():
+            return None
+        start, stop, said = self._rows_done.take()
+        rows = self._slots[self._slot]
+        reply = self._take_message(rows, start, stop) if said & channel.SAID_MESSAGE else Reply()
+        if said & channel.SAID_INFOS:
+            reply.infos = (rows.infos.part(start, stop),)
+        return range(start, stop), reply
+
+    def has_ended(self) -> bool:
+        """Tell whether the process is gone."""
+        return self._process.has_ended()
 
     def start_close(self) -> None:
         """Send the process its last request."""
@@ -355,6 +490,32 @@ class ProcessHost:
         self._header[channel.SLOT] = slot
         self._request_ready.send()
 
+    def _shared_actions(self, number: int) -> Array:
+        """Return the shard's rows of the shared actions, of the dtype of that number."""
+        if number not in self._actions:
+            assert self._shared is not None  # as ``takes`` has said
+            assert self._block is not None
+            first, last = self._indices[0], self._indices[-1]
+            self._actions[number] = self._shared.actions(self._block, number)[first : last + 1]
+        return self._actions[number]
+
+    def _take_message(self, rows: Rows | None, start: int, stop: int | None = None) -> Reply:
+        """Receive what didn't cross in shared memory."""
+        reply, objects, beside = unpack_reply(self._receive(), self._indices[start:stop])
+        if beside is None:
+            return reply
+        not_in_columns, new_tables = beside
+        for form, size in new_tables:
+            block = channel.SharedBlock.receive(self._process.connection, size)
+            if rows is not None:
+                rows.infos.add_table(form, channel.shared_table(form, len(rows), block)[0])
+            block.close()
+        if rows is not None:
+            rows.infos.part(start, len(rows) if stop is None else stop).take_beside(not_in_columns)
+            if objects:
+                rows.take_objects(start, objects, range(len(objects[0])))
+        return reply
+
     def _await(self, deadline: float | None) -> None:
         if not self._reply_ready.wait(self._process.has_ended, deadline):
             if self._process.has_ended():
@@ -371,6 +532,12 @@ class ProcessHost:
         return worker_died(self._indices, self._process.exitcode, self.placement)
 
 
+def parts_of(slots: Sequence[Rows], shard: range, new_table: Callable[[Form, int], Table] | None = None) -> list[Rows]:
+    """Return a shard's rows of each slot; their infos are in the same columns, since they don't outlive a call."""
+    infos = InfoColumns(len(shard), slots[0].infos.numbers[shard.start : shard.stop], new_table)
+    return [rows.part(shard.start, shard.stop, infos) for rows in slots]
+
+
 def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> WorkerDiedError:
     """Make the error that tells which sub-environments were lost with a worker."""
     lost = f"sub-environment {indices[0]}" if len(indices) == 1 else f"sub-environments {indices[0]} to {indices[-1]}"
@@ -383,7 +550,7 @@ def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> Wor
     )
 
 
-def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: channel.Signal) -> None:
+def _serve(connection: Connection, request_ready: Signal, reply_ready: Signal, bell: Signal) -> None:
     """Run an actor: build the shard, then answer requests until told to close."""
     shard, relay = _build(connection, reply_ready)
     if shard is None:
@@ -396,29 +563,66 @@ def _serve(connection: Connection, request_ready: channel.Signal, reply_ready: c
     shared, worker = message
     block = channel.SharedBlock.receive(connection, shared.size)
     header = shared.header(block, worker)
+    begun, done = shared.rings(block, worker)
     first, stop = shard.first_index, shard.first_index + len(shard)
-    slots = [rows.part(first, stop) for rows in shared.all_rows(block)]
+    tables = channel.NewTables()
+    slots = parts_of(shared.all_rows(block), range(first, stop), tables)
+    hand_outs = [array[first:stop] for array in shared.hand_outs(block)]
     actions: dict[int, Array] = {}
+
+    def shared_actions(number: int, start: int = 0, stop_row: int | None = None) -> Array:
+        if number not in actions:
+            actions[number] = shared.actions(block, number)[first:stop]
+        return actions[number][start:stop_row].copy()
+
     reply_ready.send()
     while True:
         request_ready.wait()
-        if header[channel.COMMAND] == channel.STEP:
-            number = int(header[channel.ACTION_DTYPE])
-            if number not in actions:
-                actions[number] = shared.actions(block, number)[first:stop]
-            request: Request | UnpicklableError = Request("step", (actions[number].copy(),))
-        else:
-            request = _unpacked(connection.recv_bytes())
+        command = header[channel.COMMAND]
         rows = slots[header[channel.SLOT]]
-        reply = shard.handle(request, rows) if isinstance(request, Request) else _all_fail(shard, request)
-        reply.output = relay.drain()
-        message = None if reply.is_empty and not rows.objects else pack_reply(reply, rows, shard.first_index)
-        header[channel.HAS_MESSAGE] = message is not None
-        reply_ready.send()
+        start, stop_row = 0, len(shard)
+        request: Request | UnpicklableError
+        if command == channel.STEP:
+            request = Request("step", (shared_actions(header[channel.ACTION_DTYPE]),))
+        elif command == channel.MESSAGE:
+            request = _unpacked(connection.recv_bytes())
+        else:
+            start, stop_row, number = begun.take()
+            if number == channel.IN_MESSAGE:
+                request = _unpacked(connection.recv_bytes())
+            else:
+                request = Request("step", (shared_actions(number, start, stop_row), start))
+        if isinstance(request, Request):
+            reply = shard.handle(request, rows)
+        else:
+            reply = _all_fail(range(first + start, first + stop_row), request)
+        if header[channel.HAND_OUT] >= 0:
+            hand_outs[header[channel.HAND_OUT]][...] = rows.observations[0]
+        beside = _beside(reply.infos, tables)
+        has_infos, reply = bool(reply.infos), reply.with_output(relay.drain())
+        reply.infos = ()
+        message = None
+        if not reply.is_empty or rows.objects or any(beside()):
+            chosen = rows if stop_row - start == len(rows) else rows.some(start, stop_row)
+            message = pack_reply(reply, chosen, first + start, beside)
+        said = channel.SAID_MESSAGE * (message is not None) + channel.SAID_INFOS * has_infos
+        if command == channel.ROWS:
+            done.put(start, stop_row, said)
+            reply_ready.send()
+            bell.send()
+        else:
+            header[channel.SAID] = said
+            reply_ready.send()
         if message is not None:
             connection.send_bytes(message)
+            tables.send(connection, os.getppid())
         if isinstance(request, Request) and request.method == "close":
             return
+
+
+def _beside(infos: Sequence[InfoColumns], tables: channel.NewTables) -> Callable[[], tuple[Any, Any]]:
+    """Return what tells of infos that aren't in columns, and of new tables."""
+    return lambda: (infos[0].beside if infos else {}, tables.untold)
 
 
 def _unpacked(data: bytes) -> Request | UnpicklableError:
@@ -429,12 +633,11 @@ def _unpacked(data: bytes) -> Request | UnpicklableError:
     return request
 
 
-def _all_fail(shard: Shard, error: BaseException) -> Reply:
-    indices = range(shard.first_index, shard.first_index + len(shard))
-    return Reply(None, [None] * len(shard), {index: Failure.of(index, error) for index in indices})
+def _all_fail(indices: range, error: BaseException) -> Reply:
+    return Reply((), [None] * len(indices), {index: Failure.of(index, error) for index in indices})
 
 
-def _build(connection: Connection, reply_ready: channel.Signal) -> tuple[Shard | None, Relay]:
+def _build(connection: Connection, reply_ready: Signal) -> tuple[Shard | None, Relay]:
     indices, settings, packed = pickle.loads(connection.recv_bytes())
     relay = Relay(settings)
     relay.install()

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from gymnasium.vector import AutoresetMode
 
 from joblib_envs.failures import Failure
+from joblib_envs.info_columns import InfoColumns
 from joblib_envs.rows import Leaf, Rows
-from joblib_envs.shard import EnvFactory, Reply, Request, ShardDescription
+from joblib_envs.shard import NOTHING_SAID, EnvFactory, Reply, Request, ShardDescription
 from joblib_envs.state.pickling import DEFAULT_OPTIONS, CaptureOptions
 from joblib_envs.thread_limit import ThreadLimit
 
@@ -50,6 +51,9 @@ class ConstructionFailed(Exception):  # noqa: N818 -- carries data to BatchEnv, 
 class Execution(Protocol):
     """Where the shards live. Calls alternate: ``start`` or ``start_step``, then ``finish``."""
 
+    rows: Rows
+    """The batch's current rows."""
+
     placement: tuple[str, ...]
     """Where each sub-environment lives."""
 
@@ -62,10 +66,6 @@ class Execution(Protocol):
 
     bounds_waits: bool
     """Whether ``finish`` can be given a timeout."""
-
-    @property
-    def rows(self) -> Rows:
-        """The batch's current rows."""
 
     def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:
         """Allocate the batch's rows, now that the spaces are known to agree."""
@@ -106,16 +106,21 @@ def split_evenly(num_envs: int, num_shards: int) -> list[range]:
 
 def merge_replies(replies: Sequence[Reply], shards: Sequence[range]) -> Reply:
     """Join the shards' replies in index order."""
-    if all(reply.is_empty for reply in replies):
-        return Reply()
+    if len(replies) == 1:
+        return replies[0]
+    if all(reply is NOTHING_SAID for reply in replies):
+        return NOTHING_SAID
     merged = Reply()
     for reply in replies:
         merged.failures.update(reply.failures)
         merged.output.extend(reply.output)
-    if any(reply.infos is not None for reply in replies):
-        merged.infos = [
-            info for reply, shard in zip(replies, shards, strict=True) for info in reply.infos or [None] * len(shard)
-        ]
+        merged.records.extend(reply.records)
+    if any(reply.infos for reply in replies):
+        merged.infos = tuple(
+            part
+            for reply, shard in zip(replies, shards, strict=True)
+            for part in reply.infos or (InfoColumns(len(shard)),)
+        )
     if any(reply.results is not None for reply in replies):
         merged.results = [
             result

@@ -34,6 +34,7 @@ from joblib_envs.execution.clusters import ClusterTasks, cluster_tasks
 from joblib_envs.execution.hosts import ProcessHost, ThreadHost
 from joblib_envs.execution.protocol import BatchPlan, Execution
 from joblib_envs.execution.tasks import Tasks
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.processes import end_at_termination, killed_unless_ended
 
 __all__ = [
@@ -139,14 +140,14 @@ class BackendEntry:
         new_host: Makes the actors' hosts; None where the backend has no actors.
         tasks_class: The variant for tasks execution.
         always_caller: Whether the caller is the only worker.
-        caller_steps: Whether the caller steps a shard unless told otherwise.
+        caller_steps: Tells whether the caller steps a shard unless told otherwise.
     """
 
     joblib_class: type[ParallelBackendBase]
     new_host: HostFactory | None = None
     tasks_class: type[ParallelBackendBase] | None = None
     always_caller: bool = False
-    caller_steps: bool = False
+    caller_steps: Callable[[], bool] = lambda: False
 
     @property
     def workers(self) -> Workers:
@@ -158,9 +159,12 @@ class BackendEntry:
 
 
 BACKENDS: dict[str, BackendEntry] = {
-    "sequential": BackendEntry(SequentialBackend, new_host=ThreadHost, always_caller=True, caller_steps=True),
-    "threading": BackendEntry(ThreadingBackend, new_host=ThreadHost, tasks_class=_WaitingThreads),
-    "loky": BackendEntry(LokyBackend, new_host=ProcessHost, tasks_class=_WaitingLoky, caller_steps=True),
+    "sequential": BackendEntry(SequentialBackend, new_host=ThreadHost, always_caller=True, caller_steps=lambda: True),
+    # With the GIL a caller that steps keeps the threads from running; without, it is one more worker.
+    "threading": BackendEntry(
+        ThreadingBackend, new_host=ThreadHost, tasks_class=_WaitingThreads, caller_steps=lambda: not gil_is_enabled()
+    ),
+    "loky": BackendEntry(LokyBackend, new_host=ProcessHost, tasks_class=_WaitingLoky, caller_steps=lambda: True),
     "multiprocessing": BackendEntry(MultiprocessingBackend, tasks_class=_WaitingPool),
 }
 
@@ -396,7 +400,7 @@ def _checked_caller_steps(
             f"caller_steps=False can't be had with backend {name!r}, where the caller is the only worker: "
             f"use backend='loky' to keep environments out of the caller's process"
         )
-    default = entry is not None and entry.caller_steps
+    default = entry is not None and entry.caller_steps()
     return default if caller_steps is None else caller_steps
 
 

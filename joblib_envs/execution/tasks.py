@@ -68,6 +68,7 @@ class Tasks:
         self._calls = _ParallelCalls(backend, plan.n_jobs)
         self._begun: list[tuple[Request, Any]] = []
         self._leaves: Sequence[Leaf] = ()
+        self.rows = Rows.allocate((), 0)
         self.placement = tuple(f"task-{number}" for number, shard in enumerate(self.shards) for _ in shard)
         try:
             self.descriptions: Sequence[ShardDescription] = self._build(plan)
@@ -75,16 +76,12 @@ class Tasks:
             self._calls.throw_away()
             raise
 
-    @property
-    def rows(self) -> Rows:
-        """The batch's current rows."""
-        return self._slots[self._slot]
-
     def bind(self, leaves: Sequence[Leaf], num_slots: int, action_shape: tuple[int, ...] | None) -> None:  # noqa: ARG002
         """Allocate the rows."""
         self._leaves = leaves
         self._slots = [Rows.allocate(leaves, self.shards[-1].stop) for _ in range(num_slots)]
         self._slot = 0
+        self.rows = self._slots[0]
 
     def start(self, requests: Sequence[Request]) -> None:
         """Remember the requests: ``Parallel`` has no call that returns before the work is done."""
@@ -103,6 +100,7 @@ class Tasks:
         replies = [self._arrived(answer, shard) for answer, shard in zip(answers, self.shards, strict=True)]
         if begun[0][0].fills_rows:
             previous, self._slot = self._slot, (self._slot + 1) % len(self._slots)
+            self.rows = self._slots[self._slot]
             for (_, part), (request, _), shard in zip(replies, begun, self.shards, strict=True):
                 self._take_rows(part, request, shard, previous)
         return merge_replies([reply for reply, _ in replies], self.shards)
@@ -229,7 +227,7 @@ class Tasks:
             _, reply, part = answer
             return reply, part
         _, packed, arrays, _ = answer
-        reply, objects = unpack_reply(packed, shard)
+        reply, objects, _ = unpack_reply(packed, shard)
         part = None
         if arrays is not None:
             observations, rewards, flags = arrays
@@ -358,8 +356,7 @@ def _run_travelling(
     request = unpickled(packed)
     rows = Rows.allocate(leaves, len(shard))
     with _held(settings) as relay:
-        reply = shard.handle(request, rows)
-        reply.output = relay.drain()
+        reply = shard.handle(request, rows).with_output(relay.drain())
     changed: tuple[Parcel, tuple[Blob, ...]] = (parcel, ())
     if request.method != "close":
         try:
@@ -388,8 +385,6 @@ def _without_the_stuck(
             shard.envs[row] = before.envs[row]
             reply.failures[index] = Failure.of(index, stuck)
             rows.clear(row)
-            if reply.infos is not None:
-                reply.infos[row] = None
             if reply.results is not None:
                 reply.results[row] = None
     return pack_parcel(shard, options, parcel.keys)

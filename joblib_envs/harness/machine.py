@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 import threadpoolctl
+
+from joblib_envs.gil import gil_is_enabled
 
 __all__ = ["describe_machine"]
 
@@ -38,7 +39,7 @@ def describe_machine() -> dict[str, Any]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
+        "gil": gil_is_enabled(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "blas": _blas(),
         "load_1_min": round(psutil.getloadavg()[0], 2),

@@ -48,7 +48,7 @@ def choice_for(found: Inspection, num_envs: int) -> Choice | None:
     costs, exchange = found.costs, found.exchange
     if costs.step_us is None or exchange.hand_over is None:
         return None
-    places = [Place(name, entry.workers, entry.caller_steps, num_envs) for name, entry in actor_backends().items()]
+    places = [Place(name, entry.workers, entry.caller_steps(), num_envs) for name, entry in actor_backends().items()]
     measured = EnvCosts(
         step_us=costs.step_us,
         cpu_share=1.0 if costs.cpu_share is None else min(1.0, costs.cpu_share),

@@ -29,7 +29,7 @@ def find_exchange() -> Exchange:
     num_workers = max(2, num_cpus)
     processes = [(name, entry) for name, entry in actor_backends().items() if entry.workers is Workers.PROCESSES]
     name, entry = processes[0]
-    handed = num_workers - entry.caller_steps
+    handed = num_workers - entry.caller_steps()
     return Exchange(
         verdict=Verdict.CORRECT,
         num_workers=num_workers,

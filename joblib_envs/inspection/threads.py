@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from joblib_envs.equality import Verdict
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.inspection.driving import (
     Env,
     Trace,
@@ -184,7 +185,7 @@ def _watched(where: Whereabouts, packed: bytes, seed: int, budget_s: float) -> G
 
 
 def _judged(share: float) -> Gil:
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if not gil_is_enabled():
         return Gil.ABSENT
     if share >= _RELEASED_FROM:
         return Gil.RELEASED

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import ALEInterface, roms
 
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.state.cargo import Departure, Lent, lend, take_spare
 
 __all__ = ["reduce_atari_env"]
@@ -378,7 +379,7 @@ class _Native:
         return sys.getrefcount(self.emulator)
 
 
-_counts_are_exact = getattr(sys, "_is_gil_enabled", lambda: True)()
+_counts_are_exact = gil_is_enabled()
 
 
 @functools.cache

@@ -25,6 +25,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.state.cargo import Blob, Departure, Lent, is_private, lend, shared_blob, take_spare
 
 __all__ = ["all_arrays", "reduce_data", "reduce_model"]
@@ -215,7 +216,7 @@ class _Native:
         return [sys.getrefcount(self.model), sys.getrefcount(self.data), *map(sys.getrefcount, self._arrays)]
 
 
-_counts_are_exact = getattr(sys, "_is_gil_enabled", lambda: True)()
+_counts_are_exact = gil_is_enabled()
 
 
 def _new_native() -> _Native:
