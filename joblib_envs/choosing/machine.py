@@ -2,8 +2,9 @@
 
 It is kept for the process's life and, for a day (ten minutes where the machine seems busy), in a file:
 ``hand-over.json`` in the folder that the environment variable ``JOBLIB_ENVS_CACHE`` names, else in
-``joblib-envs`` in ``XDG_CACHE_HOME``, else in ``~/.cache``. An empty variable keeps nothing on the disk. A file that can't be read, is of another
-version, Python or number of CPUs, or is too old, is measured anew; one that can't be written is done without.
+``joblib-envs`` in ``XDG_CACHE_HOME``, else in ``~/.cache``. An empty variable keeps nothing on the disk.
+A file that can't be read, is of another version, Python or number of CPUs, or is too old, is measured
+anew; one that can't be written is done without.
 """
 
 from __future__ import annotations
