@@ -93,7 +93,8 @@ def _without_measuring(places: Sequence[Place], num_envs: int) -> Choice | None:
     """Choose where there is nothing to measure."""
     if num_envs == 1 or max(place.most_workers for place in places) == 1:
         words = "There is one environment" if num_envs == 1 else "n_jobs, or where this is called, allows one worker"
-        return _taken(places[0], 1, f"{words}, so nothing was measured: nobody is faster than the caller alone.")
+        who = "the caller alone" if places[0].workers is Workers.CALLER else f"one worker of {places[0].backend}"
+        return _taken(places[0], 1, f"{words}, so nothing was measured: {who} does it.")
     return None
 
 

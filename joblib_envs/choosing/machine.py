@@ -1,9 +1,10 @@
 """What a batch costs on this machine, measured with environments that only count, and kept.
 
-It is kept for the process's life and, for a day, in a file: ``hand-over.json`` in the folder that the
-environment variable ``JOBLIB_ENVS_CACHE`` names, else in ``joblib-envs`` in ``XDG_CACHE_HOME``, else in
-``~/.cache``. An empty variable keeps nothing on the disk. A file that can't be read, is of another
-version, Python or number of CPUs, or is too old, is measured anew; one that can't be written is done without.
+It is kept for the process's life and, for a day (ten minutes where the machine seems busy), in a file:
+``hand-over.json`` in the folder that the environment variable ``JOBLIB_ENVS_CACHE`` names, else in
+``joblib-envs`` in ``XDG_CACHE_HOME``, else in ``~/.cache``. An empty variable keeps nothing on the disk.
+A file that can't be read, is of another version, Python or number of CPUs, or is too old, is measured
+anew; one that can't be written is done without.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from joblib_envs.gil import gil_is_enabled
 __all__ = ["HandOverMeter", "cache_file", "known_hand_over"]
 
 _OLDEST_S = 24 * 3600.0
+_OLDEST_OF_BUSY_S = 600.0
+_BUSY_SLOWDOWN = 1.3
+"""From there on CPUs are hyper-threads, or other work was done on them: a day would be too long to believe it."""
+
 _SAMPLE_S = 0.03
 _FEWEST_SAMPLES = 20
 _MANY = 8
@@ -213,7 +218,8 @@ def _read(key: str) -> HandOver | None:
         return None
     numbers = [found.call_us, found.per_env_us, found.per_byte_us, found.slowdown, *found.worker_us.values()]
     is_sound = all(math.isfinite(number) and number >= 0 for number in numbers)
-    return found if is_sound and 0 <= age_s < _OLDEST_S else None
+    oldest_s = _OLDEST_S if found.slowdown < _BUSY_SLOWDOWN else _OLDEST_OF_BUSY_S
+    return found if is_sound and 0 <= age_s < oldest_s else None
 
 
 def _write(key: str, found: HandOver) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,18 @@ def test_what_is_too_old_or_no_number_is_not_used(folder, change):
     path.write_text(json.dumps(kept))
 
     assert machine.known_hand_over() is None
+
+
+def test_what_a_busy_machine_gave_is_soon_measured_again(folder, monkeypatch):
+    busy = replace(FOUND, slowdown=1.9)
+    machine._write(machine._key(), busy)
+    machine._write("another", FOUND)
+
+    assert machine._read(machine._key()) == busy
+    now = time.time()
+    monkeypatch.setattr(machine.time, "time", lambda: now + 3600)
+    assert machine._read(machine._key()) is None
+    assert machine._read("another") == FOUND
 
 
 def test_measurements_of_other_versions_stay_beside_it(folder):
