@@ -191,6 +191,31 @@ def test_what_cannot_be_sent_or_received_is_refused_and_nobody_moves(backend):
         assert envs.get_attr("count") == (1, 1, 1)
 
 
+class LoudEnv(WordsEnv):
+    """Takes and says a lot: more than a pipe holds."""
+
+    observation_space = gymnasium.spaces.Dict({"text": gymnasium.spaces.Text(10**6)})
+    action_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Text(10**6)})
+
+    def step(self, action):
+        return {"text": action["word"]}, 0.0, False, False, {}
+
+    def reset(self, *, seed=None, options=None):
+        return {"text": "-"}, {}
+
+
+@pytest.mark.parametrize("backend", ACTORS, ids=str)
+@pytest.mark.timeout(60)
+def test_nobody_waits_for_ever_for_room_in_a_pipe(backend):
+    words = [str(index) * 400_000 for index in range(8)]
+    with make_batch(backend, LoudEnv, 8) as envs:
+        envs.reset(seed=0)
+        for _ in range(3):
+            envs.send([{"word": word} for word in words])
+            observations, *_, indices = envs.recv(8)
+            assert list(observations["text"]) == [words[index] for index in indices]
+
+
 @pytest.mark.parametrize("backend", ACTORS, ids=str)
 def test_views_that_were_handed_out_before_live_on(backend):
     with make_batch(backend, CountingEnv, 3, copy=False) as envs:

@@ -34,6 +34,9 @@ __all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "parts_of", "worke
 
 Built: TypeAlias = ShardDescription | Failure
 
+_UNREAD_BYTES = 1 << 14
+"""What any pipe takes without anybody reading."""
+
 _CLOSE_S = 5.0
 """How long environments may take to close before their process is ended."""
 
@@ -362,6 +365,9 @@ class ProcessHost:
         self._process = WorkerProcess(
             _serve, (self._request_ready, self._reply_ready, bell), limit.num_threads, f"joblib-envs-{number}"
         )
+        # Rows whose actions go through the pipe: those yet to be sent, and the bytes of those under way.
+        self._held: deque[tuple[int, int, bytes]] = deque()
+        self._sent: dict[int, int] = {}
         self._header = channel.no_header()
         self._actions: dict[int, Array] = {}
         self._shared: channel.SharedArrays | None = None
@@ -443,14 +449,12 @@ class ProcessHost:
         stop = start + len(actions)
         if isinstance(actions, np.ndarray) and self.takes(actions):
             self._shared_actions(actions.dtype.num)[start:stop] = actions
+            self._sent[start] = 0
             self._rows_begun.put(start, stop, actions.dtype.num)
             self._begin(channel.ROWS, slot)
         else:
-            packed = self.pack(Request("step", (actions, start)))
-            self._rows_begun.put(start, stop, channel.IN_MESSAGE)
-            self._begin(channel.ROWS, slot)
-            with channel.ignore_broken_pipe():
-                self._process.connection.send_bytes(packed)
+            self._held.append((start, stop, self.pack(Request("step", (actions, start)))))
+            self._send_held(slot)
 
     def take_rows(self) -> tuple[range, Reply] | None:
         """Return what the process did first, of what wasn't taken yet."""
@@ -461,6 +465,8 @@ class ProcessHost:
         reply = self._take_message(rows, start, stop) if said & channel.SAID_MESSAGE else Reply()
         if said & channel.SAID_INFOS:
             reply.infos = (rows.infos.part(start, stop),)
+        self._sent.pop(start, None)  # now that the process waits no longer for room
+        self._send_held(self._slot)
         return range(start, stop), reply
 
     def has_ended(self) -> bool:
@@ -489,6 +495,20 @@ class ProcessHost:
         self._header[channel.COMMAND] = command
         self._header[channel.SLOT] = slot
         self._request_ready.send()
+
+    def _send_held(self, slot: int) -> None:
+        """Send as many messages as the pipe takes without anybody reading.
+
+        A process that waits for room to send its reply doesn't read; if the caller waited for room too, both would
+        wait for ever.
+        """
+        while self._held and (not self._sent or sum(self._sent.values()) + len(self._held[0][2]) <= _UNREAD_BYTES):
+            start, stop, packed = self._held.popleft()
+            self._sent[start] = len(packed)
+            self._rows_begun.put(start, stop, channel.IN_MESSAGE)
+            self._begin(channel.ROWS, slot)
+            with channel.ignore_broken_pipe():
+                self._process.connection.send_bytes(packed)
 
     def _shared_actions(self, number: int) -> Array:
         """Return the shard's rows of the shared actions, of the dtype of that number."""
