@@ -15,12 +15,12 @@ import numpy as np
 
 from joblib_envs.rows import Array, Leaf
 
-__all__ = ["NUM_ARRAYS", "HandOuts", "is_worth_handing_out"]
+__all__ = ["MIN_BYTES", "NUM_ARRAYS", "HandOuts", "is_worth_handing_out"]
 
 NUM_ARRAYS = 3
 """A loop holds the last batch while it gets the next; one more for who keeps one for longer."""
 
-_MIN_BYTES = 1 << 18
+MIN_BYTES = 1 << 18
 """Below, a copy by the caller takes less time than all this."""
 
 
@@ -29,7 +29,7 @@ def is_worth_handing_out(leaves: Sequence[Leaf], num_envs: int) -> bool:
     if len(leaves) != 1 or not leaves[0].is_array or leaves[0].path:
         return False
     space = leaves[0].space
-    return num_envs * int(np.prod(space.shape or ())) * np.dtype(space.dtype).itemsize >= _MIN_BYTES
+    return num_envs * int(np.prod(space.shape or ())) * np.dtype(space.dtype).itemsize >= MIN_BYTES
 
 
 class _Kept(np.ndarray[Any, Any]):

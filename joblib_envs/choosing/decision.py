@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from joblib_envs.execution.registry import Workers
+from joblib_envs.hand_out import MIN_BYTES
 from joblib_envs.inspection.units import us_words
 
 __all__ = ["Choice", "EnvCosts", "HandOver", "Place", "Prediction", "choose", "predicted_us", "preferred"]
@@ -252,8 +253,14 @@ def predicted_us(
         held_us = cpu_us * costs.held_share + (added_us if has_gil else 0.0)
     else:
         added_us += costs.info_pack_us
-        # What another CPU has just written is slower to read: it comes from its cache.
-        caller_us += num_envs * handed / n_jobs * (costs.info_unpack_us + copy_us)
+        caller_us += num_envs * handed / n_jobs * costs.info_unpack_us
+        if place.workers is Workers.PROCESSES and num_envs * costs.observation_bytes >= MIN_BYTES:
+            # The workers make the caller's copy, while what they have written is still in their caches.
+            caller_us -= num_envs * copy_us
+            added_us += copy_us
+        else:
+            # What another CPU has just written is slower to read: it comes from its cache.
+            caller_us += num_envs * handed / n_jobs * copy_us
     if num_cpus > 1 and (place.workers is Workers.PROCESSES or not has_gil):
         step_us += cpu_us * (hand_over.slowdown - 1)
         cpu_us, added_us = cpu_us * hand_over.slowdown, added_us * hand_over.slowdown
