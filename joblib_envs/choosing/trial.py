@@ -172,7 +172,9 @@ def _step_times(
     cycle = itertools.cycle(actions)
     began = time.perf_counter()
     until, deadline = began + budget_s, began + _FEWEST_STEPS * budget_s
-    observation, info, now = None, {}, began
+    observation: Any = None
+    info: dict[Any, Any] = {}
+    now = began
     last = clock()
     # As little as possible beside the steps; a reset counts with the step after it.
     while now < deadline and len(times) < (_MOST_STEPS if now < until else _FEWEST_STEPS):
