@@ -92,7 +92,9 @@ def _places(
 def _without_measuring(places: Sequence[Place], num_envs: int) -> Choice | None:
     """Choose where there is nothing to measure."""
     if num_envs == 1 or max(place.most_workers for place in places) == 1:
-        words = "There is one environment" if num_envs == 1 else "n_jobs=1, or the place of this call, allows one worker"
+        words = (
+            "There is one environment" if num_envs == 1 else "n_jobs=1, or the place of this call, allows one worker"
+        )
         return _taken(places[0], 1, f"{words}, so nothing was measured: nobody is faster than the caller alone.")
     return None
 

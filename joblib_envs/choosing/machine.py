@@ -149,7 +149,13 @@ def _key() -> str:
     from joblib_envs import __version__
 
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    parts = (__version__, platform.python_version(), platform.node(), joblib.cpu_count(), "gil" if has_gil else "no gil")
+    parts = (
+        __version__,
+        platform.python_version(),
+        platform.node(),
+        joblib.cpu_count(),
+        "gil" if has_gil else "no gil",
+    )
     return " ".join(map(str, (*parts, ",".join(actor_backends()))))
 
 
