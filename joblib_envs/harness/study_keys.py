@@ -85,10 +85,6 @@ def _is_kwargs(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
 def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -154,7 +150,7 @@ _CONTENDERS = Key(
 _FACTORS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "num_envs": ("whole numbers, 1 or more", lambda value: _is_int(value) and value >= 1),
     "n_jobs": ("whole numbers, 1 or more", lambda value: _is_int(value) and value >= 1),
-    "step_us": ("microseconds, 0 or more", _is_number),
+    "step_us": ("microseconds, more than 0", _is_positive),
     "observation_bytes": ("whole numbers, 8 or more", lambda value: _is_int(value) and value >= 8),
     "episode_length": ("whole numbers, 1 or more", lambda value: _is_int(value) and value >= 1),
 }
