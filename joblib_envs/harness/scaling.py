@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,7 +14,7 @@ from joblib_envs.harness.results import CELL_COLUMNS, Recorded
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, estimate_median, summarise
 from joblib_envs.harness.sweep import Point, Sweep
 
-__all__ = ["LIMIT", "Curve", "Parts", "breakdown", "cross_over", "curves", "points_of", "sweep_of"]
+__all__ = ["LIMIT", "Curve", "Parts", "breakdown", "cross_over", "curve_cross_over", "curves", "points_of", "sweep_of"]
 
 LIMIT = "limit"
 """The contender that is what nobody can beat, where a study has it."""
@@ -80,7 +80,7 @@ def points_of(recorded: Recorded) -> dict[Point, CellSummary]:
     return {sweep.point_of(cell.environment, cell.num_envs, cell.n_jobs): cell for cell in cells}
 
 
-def curves(cells: dict[Point, CellSummary], sweep: Sweep, factor: str) -> list[Curve]:
+def curves(cells: Mapping[Point, CellSummary], sweep: Sweep, factor: str) -> list[Curve]:
     """Return each contender's curve along a factor, in the order of the study."""
     along = [(float(getattr(point, factor)), cells[point]) for point in sweep.along(factor) if point in cells]
     found: dict[str, list[tuple[float, Line]]] = {}
@@ -110,6 +110,16 @@ def cross_over(values: Sequence[float], ratios: Sequence[Estimate]) -> float | N
         elif ratio.low > 1:
             return None if below is None else _passes_one(values[below : index + 1], ratios[below : index + 1])
     return None
+
+
+def curve_cross_over(curve: Curve) -> float | None:
+    """Return where a curve's speed-up passes 1; see :func:`cross_over`."""
+    rated = [
+        (value, line.speed_up)
+        for value, line in zip(curve.values, curve.lines, strict=True)
+        if line.speed_up is not None
+    ]
+    return cross_over([value for value, _ in rated], [ratio for _, ratio in rated])
 
 
 def _passes_one(values: Sequence[float], ratios: Sequence[Estimate]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +17,15 @@ from joblib_envs.equality import Verdict
 from joblib_envs.harness import style
 from joblib_envs.harness.contenders import BASELINE
 from joblib_envs.harness.results import Recorded
-from joblib_envs.harness.scaling import LIMIT, Curve, Parts, breakdown, cross_over, curves, points_of, sweep_of
+from joblib_envs.harness.scaling import LIMIT, Curve, Parts, breakdown, curve_cross_over, curves, points_of, sweep_of
 from joblib_envs.harness.summary import CellSummary, Estimate, Line
-from joblib_envs.harness.sweep import Point, Sweep, bytes_words, time_words
+from joblib_envs.harness.sweep import FACTOR_WORDS, Point, Sweep, bytes_words, time_words
 
 __all__ = ["scaling_figures"]
 
 STEP_COST = "step_us"
 LABEL_ROOM = 0.075
 """Share of the chart's width that the label of a cross-over takes."""
-
-AXES: Mapping[str, tuple[str, Any]] = {
-    "num_envs": ("environments", "{:g}".format),
-    "n_jobs": ("workers (n_jobs)", "{:g}".format),
-    STEP_COST: ("time of a step", time_words),
-    "observation_bytes": ("size of an observation", bytes_words),
-    "episode_length": ("steps in an episode", "{:g}".format),
-}
-"""What stands at an axis of a factor, and how its values are written."""
 
 PARTS = {
     "environment": "environments' own time",
@@ -78,7 +69,7 @@ def scaling_figures(recorded: Recorded) -> Iterator[tuple[str, Figure]]:
     data = _Data(sweep, cells, style.line_looks(list(contenders), BASELINE, LIMIT))
     if STEP_COST in sweep.values:
         yield "step-cost", _step_cost_figure(data)
-    factors = [factor for factor in AXES if factor in sweep.values and factor != STEP_COST]
+    factors = [factor for factor in FACTOR_WORDS if factor in sweep.values and factor != STEP_COST]
     if factors:
         yield "scaling", _scaling_figure(data, factors)
     if sweep.base in cells:
@@ -114,12 +105,7 @@ def _crossings(drawn: Sequence[Curve]) -> list[tuple[float, str]]:
     """Return the places where lines pass 1, ascending, with the contenders' names."""
     found = []
     for curve in drawn:
-        rated = [
-            (value, line.speed_up)
-            for value, line in zip(curve.values, curve.lines, strict=True)
-            if line.speed_up is not None
-        ]
-        place = None if curve.contender in (BASELINE, LIMIT) else cross_over(*_columns(rated))
+        place = None if curve.contender in (BASELINE, LIMIT) else curve_cross_over(curve)
         if place is not None:
             found.append((place, curve.contender))
     return sorted(found)
@@ -169,8 +155,8 @@ def _scaling_figure(data: _Data, factors: Sequence[str]) -> Figure:
             axes.axvline(getattr(data.sweep.base, factor), color="#eeeeee", linewidth=4, zorder=0)
             _draw_curves(axes, data, along, quantity)
         _set_value_axis(below, factor, [getattr(point, factor) for point in data.sweep.along(factor)], most=5)
-        below.set_xlabel(AXES[factor][0])
-        above.set_title(f"by {AXES[factor][0]}", fontsize=9)
+        below.set_xlabel(FACTOR_WORDS[factor][0])
+        above.set_title(f"by {FACTOR_WORDS[factor][0]}", fontsize=9)
     grid[0][0].set_yscale("log")
     grid[0][0].yaxis.set_major_formatter(EngFormatter(sep=""))
     grid[0][0].yaxis.set_minor_formatter(NullFormatter())
@@ -224,7 +210,7 @@ def _draw_curves(axes: Axes, data: _Data, drawn: Sequence[Curve], quantity: str)
 
 def _set_value_axis(axes: Axes, factor: str, values: Sequence[float], most: int = 9) -> None:
     """Give an axis the factor's values as ticks, as many as there is room for."""
-    words = AXES[factor][1]
+    words = FACTOR_WORDS[factor][1]
     axes.grid(visible=True, axis="both")
     if factor == "n_jobs":
         ticks: Sequence[float] = values

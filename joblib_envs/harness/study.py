@@ -82,12 +82,18 @@ class Study:
         return cls(name, _sources(sweep), contenders, sweep=sweep, **{"measure": "scaling"} | others)
 
     def of_cell(self, cell: Cell) -> Study:
-        """Return the study as a cell runs it: in a sweep with as many rounds as its time allows, three at least."""
+        """Return the study as a cell runs it: in a sweep, with the contenders that run there.
+
+        There are as many rounds as its time allows, but three at least.
+        """
         if self.sweep is None:
             return self
         point = self.sweep.point_of(cell.environment.label, cell.num_envs, cell.n_jobs)
-        turn_s = max(self.min_time_s, point.batch_s) * len(select_contenders(self.contenders))
-        return replace(self, rounds=min(self.rounds, max(3, int(self.cell_s / turn_s))))
+        names = [each.name for each in select_contenders(self.contenders)]
+        chosen = tuple(name for name in names if self.sweep.runs(name, point))
+        turns_s = max(self.min_time_s, point.batch_s) * len(chosen)
+        rounds = max(3, int(self.cell_s / turns_s)) if chosen else 0
+        return replace(self, contenders=chosen, rounds=min(self.rounds, rounds))
 
     @property
     def limits(self) -> Limits:
@@ -212,7 +218,8 @@ def _read_sweep(values: dict[str, Any], kind: Kind, faults: list[str]) -> Sweep 
     known = len(faults)
     base = check_table(values.pop("base"), kind.base, "base.", faults) if "base" in values else {}
     swept = check_table(values.pop("sweep", {}), kind.sweep, "sweep.", faults)
-    return Sweep(Point(**base), swept) if base and len(faults) == known else None
+    only_along = values.pop("only_along", {})
+    return Sweep(Point(**base), swept, only_along) if base and len(faults) == known else None
 
 
 def _sources(sweep: Sweep) -> tuple[EnvironmentSource, ...]:

@@ -200,6 +200,16 @@ KINDS = {
                 lambda value: _is_table(value) and len(value) > 0,
                 required=True,
             ),
+            "only_along": Key(
+                f"a table of contenders, each with a list of some of {', '.join(_FACTORS)}",
+                lambda value: (
+                    _is_table(value)
+                    and all(
+                        _different(_is_text)(factors) and set(factors) <= set(_FACTORS) for factors in value.values()
+                    )
+                ),
+                convert=lambda value: {pattern: tuple(factors) for pattern, factors in value.items()},
+            ),
         },
         environment={},
         timing={"rounds": _ROUNDS, "min_time_s": _SECONDS, "cell_s": _SECONDS, **_ALL_TIMINGS},

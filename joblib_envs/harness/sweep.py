@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from joblib_envs.envs.synthetic import Work
 from joblib_envs.harness.environments import EnvironmentSource
 
-__all__ = ["FACTORS", "Point", "Sweep", "SyntheticSource", "bytes_words", "time_words"]
+__all__ = ["FACTOR_WORDS", "Point", "Sweep", "SyntheticSource", "bytes_words", "time_words"]
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,6 @@ class Point:
         return self.num_envs * self.step_us / 1e6
 
 
-FACTORS = tuple(each.name for each in fields(Point) if each.name != "work")
-"""What can be swept."""
-
-
 @dataclass(frozen=True)
 class Sweep:
     """A base point, and for each factor the values that take its place there.
@@ -79,6 +76,8 @@ class Sweep:
     Attributes:
         base: The point.
         values: The values of each factor, in the order of the file.
+        only_along: Contenders, by name or shell pattern, that run at some factors' points only:
+            those that take long to start.
 
     Example:
         >>> sweep = Sweep(Point(8, 2), {"n_jobs": (1, 2, 4)})
@@ -88,6 +87,7 @@ class Sweep:
 
     base: Point
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    only_along: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def points(self) -> Iterator[Point]:
         """Yield each point once, the base first."""
@@ -107,6 +107,14 @@ class Sweep:
             if (point.source.label, point.num_envs, point.n_jobs) == (label, num_envs, n_jobs)
         )
 
+    def runs(self, contender: str, point: Point) -> bool:
+        """Tell whether a contender runs at a point."""
+        return all(
+            any(point in self.along(factor) for factor in factors)
+            for pattern, factors in self.only_along.items()
+            if fnmatchcase(contender, pattern)
+        )
+
     def made_quick(self) -> Sweep:
         """Return the sweep with the first value of each factor that isn't the base's own."""
         return replace(
@@ -120,7 +128,11 @@ class Sweep:
     def to_tables(self) -> dict[str, Any]:
         """Return the tables of a study's file that stand for it."""
         base = {each.name: getattr(self.base, each.name) for each in fields(self.base)}
-        return {"base": base, "sweep": {factor: list(values) for factor, values in self.values.items()}}
+        return {
+            "base": base,
+            "sweep": {factor: list(values) for factor, values in self.values.items()},
+            "only_along": {pattern: list(factors) for pattern, factors in self.only_along.items()},
+        }
 
 
 def bytes_words(size: float) -> str:
@@ -136,3 +148,13 @@ def time_words(microseconds: float) -> str:
 def _scaled(value: float, units: tuple[str, ...]) -> str:
     power = 0 if value < 1 else min(int(math.log10(float(f"{value:.3g}")) / 3 + 1e-9), len(units) - 1)
     return f"{value / 1000**power:.3g} {units[power]}"
+
+
+FACTOR_WORDS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "num_envs": ("environments", "{:g}".format),
+    "n_jobs": ("workers (n_jobs)", "{:g}".format),
+    "step_us": ("time of a step", time_words),
+    "observation_bytes": ("size of an observation", bytes_words),
+    "episode_length": ("steps in an episode", "{:g}".format),
+}
+"""What stands at an axis of a factor, and how its values are written."""
