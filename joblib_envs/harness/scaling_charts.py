@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from joblib_envs.equality import Verdict
 from joblib_envs.harness import style
@@ -89,15 +89,13 @@ def _step_cost_figure(data: _Data) -> Figure:
     _set_ratio_axis(axes)
     axes.set_xlabel(f"time of a step ({data.work}), log scale")
     axes.set_ylabel("times the plain loop, log scale")
-    crossings = _crossings(drawn)
-    _draw_crossings(axes, data, crossings)
-    title = f"Speed-up over the cost of a step: {data.but(STEP_COST)}"
-    axes.set_title(title, pad=34 if crossings else 8)
+    _draw_title(figure, "Speed-up over the cost of a step", data.but(STEP_COST))
     words = (
-        "Median of the rounds, band: 95 % interval. Dotted: where a line surely passes 1, between measured points along "
-        "the line drawn.\nAll is on top of what any step in Python takes, about a microsecond or two."
+        "Medians of the rounds, with 95 % intervals. Dotted: where a line surely passes 1, read off the line between two "
+        "measured points.\nTimes of steps are on top of what any step in Python takes, one or two microseconds."
     )
-    _draw_foot(figure, data, drawn, words)
+    _draw_foot(figure, _handles(data, drawn), words)
+    _draw_crossings(figure, axes, data, _crossings(drawn))
     return figure
 
 
@@ -115,8 +113,10 @@ def _columns(rated: Sequence[tuple[float, Estimate]]) -> tuple[list[float], list
     return [value for value, _ in rated], [ratio for _, ratio in rated]
 
 
-def _draw_crossings(axes: Axes, data: _Data, crossings: Sequence[tuple[float, str]]) -> None:
+def _draw_crossings(figure: Figure, axes: Axes, data: _Data, crossings: Sequence[tuple[float, str]]) -> None:
     """Mark each place and write its value above the chart, in as many rows as neighbours need."""
+    figure.draw_without_rendering()  # settles the limits of the axes
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
     width = axes.transAxes.inverted().transform
     ends: list[float] = []  # where each row's last label ends
     for place, contender in crossings:
@@ -159,13 +159,14 @@ def _scaling_figure(data: _Data, factors: Sequence[str]) -> Figure:
         above.set_title(f"by {FACTOR_WORDS[factor][0]}", fontsize=9)
     grid[0][0].set_yscale("log")
     grid[0][0].yaxis.set_major_formatter(EngFormatter(sep=""))
-    grid[0][0].yaxis.set_minor_formatter(NullFormatter())
+    grid[0][0].yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    grid[0][0].yaxis.set_minor_locator(NullLocator())
     grid[0][0].set_ylabel("steps per second, log scale")
     _set_ratio_axis(grid[1][0])
     grid[1][0].set_ylabel("times the plain loop, log scale")
-    figure.suptitle(f"Scaling around {data.but('')} ({data.work})", x=0.01, ha="left", fontsize=10)
-    words = "Medians of the rounds, bands: 95 % intervals. Grey: the base, which all columns share."
-    _draw_foot(figure, data, list(drawn.values()), words)
+    _draw_title(figure, "Scaling, one factor at a time", f"{data.but('')} ({data.work}), but for the factor")
+    words = "Medians of the rounds, with 95 % intervals. Grey band: the base, the same point in all columns."
+    _draw_foot(figure, _handles(data, list(drawn.values())), words)
     return figure
 
 
@@ -182,30 +183,14 @@ def _draw_curves(axes: Axes, data: _Data, drawn: Sequence[Curve], quantity: str)
             axes.axhline(1.0, color=look.colour, linewidth=1.6, zorder=2)
             continue
         values, estimates = _columns(pairs)
-        axes.plot(
-            values,
-            [each.median for each in estimates],
-            color=look.colour,
-            linestyle=look.dashes,
-            marker=look.marker or ("" if len(values) > 1 else "."),
-            markersize=4.5,
-            linewidth=1.4,
-            zorder=3,
-        )
-        low, high = [each.low for each in estimates], [each.high for each in estimates]
-        axes.fill_between(values, low, high, color=look.colour, alpha=0.22, linewidth=0)
-        axes.errorbar(
-            values,
-            [each.median for each in estimates],
-            yerr=[
-                [each.median - each.low for each in estimates],
-                [each.high - each.median for each in estimates],
-            ],
-            fmt="none",
-            ecolor=look.colour,
-            elinewidth=0.8,
-            zorder=2.5,
-        )
+        medians = [each.median for each in estimates]
+        errors = [
+            [each.median - each.low for each in estimates],
+            [each.high - each.median for each in estimates],
+        ]
+        line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.4}
+        marks = {"marker": look.marker, "markersize": 4.5, "elinewidth": 0.9, "capsize": 2.0}
+        axes.errorbar(values, medians, yerr=errors, zorder=3, **line, **marks)
 
 
 def _set_value_axis(axes: Axes, factor: str, values: Sequence[float], most: int = 9) -> None:
@@ -243,21 +228,37 @@ def _set_ratio_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
 
 
-def _draw_foot(figure: Figure, data: _Data, drawn: Sequence[Curve], words: str) -> None:
-    """Put the legend below, with those that were never timed, and under it what is drawn."""
+def _draw_title(figure: Figure, title: str, base: str) -> None:
+    """Write what is shown, and below it around which point."""
+    figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=10, linespacing=1.3)
+    top = 1 - 0.27 / figure.get_figheight()
+    figure.text(0.01, top, base, ha="left", va="top", fontsize=8, color="#333333")
+
+
+def _handles(data: _Data, drawn: Sequence[Curve]) -> list[Line2D | Patch]:
+    """Return what a legend shows: the lines, and those that were never timed with their verdict."""
     handles: list[Line2D | Patch] = []
     for curve in drawn:
         look = data.looks[curve.contender]
         settings: Any = {"marker": look.marker, "linestyle": look.dashes, "markersize": 4.5}
-        label = f"{curve.title} (1x)" if curve.contender == BASELINE else curve.title
-        handles.append(Line2D([], [], color=look.colour, linewidth=1.4, label=label, **settings))
-    timed = {curve.contender for curve in drawn}
-    for line in _never_timed(data, timed):
+        handles.append(Line2D([], [], color=look.colour, linewidth=1.4, label=curve.title, **settings))
+    for line in _never_timed(data, {curve.contender for curve in drawn}):
         swatch = style.VERDICT_LOOKS[line.verdict]
         label = f"{line.title}: {line.verdict.replace('_', ' ')}"
         handles.append(Patch(facecolor="white", edgecolor=swatch.colour, hatch=swatch.hatch, label=label))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
-    figure.supxlabel(words, fontsize=7, color="#333333", x=0.01, ha="left")
+    return handles
+
+
+def _draw_foot(figure: Figure, handles: Sequence[Line2D | Patch], words: str, columns: int = 3) -> None:
+    """Put the legend below the charts, and under it the words on what is drawn."""
+    height_in = figure.get_figheight()
+    words_in = 0.06 + 0.125 * len(words.splitlines())
+    foot_in = words_in + 0.08 + 0.19 * -(-len(handles) // columns)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, foot_in / height_in, 1, 1 - foot_in / height_in))
+    place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, words_in / height_in), "borderaxespad": 0.2}
+    figure.legend(handles=handles, ncols=columns, fontsize=8, **place)
+    figure.text(0.01, 0.06 / height_in, words, va="bottom", fontsize=7, color="#333333", linespacing=1.25)
 
 
 def _never_timed(data: _Data, timed: set[str]) -> Iterator[Line]:
@@ -272,7 +273,7 @@ def _never_timed(data: _Data, timed: set[str]) -> Iterator[Line]:
 
 def _breakdown_figure(data: _Data, parts: Sequence[Parts]) -> Figure:
     """Draw a bar for each contender, divided into the parts of a call, the call's time beside it."""
-    figure = Figure(figsize=(7.5, 2.1 + 0.34 * len(parts)), layout="constrained")
+    figure = Figure(figsize=(7.5, 2.2 + 0.32 * len(parts)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for row, each in enumerate(parts):
@@ -284,34 +285,35 @@ def _breakdown_figure(data: _Data, parts: Sequence[Parts]) -> Figure:
                 ink = "white" if name == "environment" else "black"
                 axes.text(left + share / 2, row, f"{share:.0f} %", ha="center", va="center", fontsize=8, color=ink)
             left += share
-        axes.text(101.5, row, _total_words(each, parts[0]), va="center", fontsize=8)
+        axes.text(101.5, row, _total_words(each), va="center", fontsize=8)
     axes.set_yticks(range(len(parts)), [each.title for each in parts])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
     axes.set_xlabel("share of the time of one step() of the batch")
-    axes.set_title(f"Where a step's time goes: {data.but('')}")
+    axes.text(101.5, -0.62, "time of a call", va="bottom", fontsize=8, color="#333333")
+    _draw_title(figure, "Where a step's time goes", f"{data.but('')} ({data.work})")
     handles = [Patch(color=style.PART_COLOURS[name], label=label) for name, label in PARTS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
-    figure.supxlabel(_breakdown_words(parts), fontsize=7, color="#333333", x=0.01, ha="left")
+    _draw_foot(figure, handles, _breakdown_words(parts), columns=len(handles))
     return figure
 
 
-def _total_words(each: Parts, plain: Parts) -> str:
+def _total_words(each: Parts) -> str:
     """Return a call's time, with its interval."""
     low, median, high = (f"{value * 1e3:.3g}" for value in (each.total.low, each.total.median, each.total.high))
-    del plain
     return f"{median} ms ({low}..{high})"
 
 
 def _breakdown_words(parts: Sequence[Parts]) -> str:
     """Say how each part is measured."""
     workers = max(each.workers for each in parts)
+    divided = f", divided by {workers} where {workers} workers step at once" if workers > 1 else ""
     return (
-        f"Environments' own time: a call of the plain loop less its empty call (a step() of environments that do nothing), "
-        f"divided by {workers}\nwhere {workers} workers step at once. Batching: the plain loop's empty call, divided alike. "
-        "Hand-over: what the contender's own empty call takes\nbeyond that. The rest: what a call takes beyond all these: "
-        "waiting for the slowest worker, for a processor, for the interpreter lock.\n"
-        "Right: median time of a call, and its 95 % interval. Each part is measured in a run of its own."
+        "An empty call is a step() of environments that do nothing, with the same observations.\n"
+        f"Environments' own time: a call of the plain loop less its empty call{divided}.\n"
+        f"Batching: the plain loop's empty call{', divided alike' * (workers > 1)}. "
+        "Hand-over: what the contender's own empty call takes beyond that.\n"
+        "The rest: what its call takes beyond all these: waiting for the slowest worker, a processor or the interpreter "
+        "lock.\nTime of a call: median of the rounds and 95 % interval."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -25,7 +26,7 @@ def print_scaling(recorded: Recorded, console: Console) -> None:
     sweep, cells = sweep_of(recorded), points_of(recorded)
     for factor in sweep.values:
         console.print(_table(cells, sweep, factor))
-    console.print("Times the plain loop in the same round; a dash: not run there, or not correct.", style="dim")
+    console.print("\nTimes the plain loop in the same round; a dash: not run there, or not correct.", style="dim")
     for sentence in _cross_overs(cells, sweep):
         console.print(escape(sentence), highlight=False)
     for title, verdict, reason in _reasons(cells):
@@ -34,9 +35,8 @@ def print_scaling(recorded: Recorded, console: Console) -> None:
 
 def _table(cells: Mapping[Point, CellSummary], sweep: Sweep, factor: str) -> Table:
     title, words = FACTOR_WORDS[factor]
-    table = Table(
-        title=f"Speed-up by {title}", box=box.SIMPLE_HEAD, title_justify="left", padding=0, pad_edge=False, show_edge=False
-    )  # fmt: skip
+    settings: Any = {"title_justify": "left", "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+    table = Table(title=f"\nSpeed-up by {title}", box=box.SIMPLE_HEAD, **settings)
     table.add_column("contender", overflow="fold", min_width=15)
     points = [point for point in sweep.along(factor) if point in cells]
     for point in points:
