@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ from joblib_envs.harness.sweep import FACTOR_WORDS, Point, Sweep, bytes_words, t
 __all__ = ["scaling_figures"]
 
 STEP_COST = "step_us"
+TICKS = 4.5
+"""Ticks for which an axis with a logarithmic scale has room."""
+
 LABEL_ROOM = 0.075
 """Share of the chart's width that the label of a cross-over takes."""
 
@@ -91,8 +95,8 @@ def _step_cost_figure(data: _Data) -> Figure:
     axes.set_ylabel("times the plain loop, log scale")
     _draw_title(figure, "Speed-up over the cost of a step", data.but(STEP_COST))
     words = (
-        "Medians of the rounds, with 95 % intervals. Dotted: where a line surely passes 1, read off the line between two "
-        "measured points.\nTimes of steps are on top of what any step in Python takes, one or two microseconds."
+        "Medians of the rounds, with 95 % intervals. Dotted: where a line surely passes 1, between measured points.\n"
+        "Times of steps are on top of what any step in Python takes, one or two microseconds."
     )
     _draw_foot(figure, _handles(data, drawn), words)
     _draw_crossings(figure, axes, data, _crossings(drawn))
@@ -154,18 +158,22 @@ def _scaling_figure(data: _Data, factors: Sequence[str]) -> Figure:
         for axes, quantity in ((above, "env_steps_per_s"), (below, "speed_up")):
             axes.axvline(getattr(data.sweep.base, factor), color="#eeeeee", linewidth=4, zorder=0)
             _draw_curves(axes, data, along, quantity)
-        _set_value_axis(below, factor, [getattr(point, factor) for point in data.sweep.along(factor)], most=5)
+        _set_value_axis(below, factor, [getattr(point, factor) for point in data.sweep.along(factor)])
         below.set_xlabel(FACTOR_WORDS[factor][0])
+        for axes in (above, below)[: 2 * (column > 0)]:
+            axes.tick_params(axis="y", length=0)
         above.set_title(f"by {FACTOR_WORDS[factor][0]}", fontsize=9)
     grid[0][0].set_yscale("log")
     grid[0][0].yaxis.set_major_formatter(EngFormatter(sep=""))
-    grid[0][0].yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    grid[0][0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     grid[0][0].yaxis.set_minor_locator(NullLocator())
     grid[0][0].set_ylabel("steps per second, log scale")
     _set_ratio_axis(grid[1][0])
     grid[1][0].set_ylabel("times the plain loop, log scale")
     _draw_title(figure, "Scaling, one factor at a time", f"{data.but('')} ({data.work}), but for the factor")
     words = "Medians of the rounds, with 95 % intervals. Grey band: the base, the same point in all columns."
+    if data.sweep.only_along:
+        words += " Single marks: contenders that weren't run elsewhere."
     _draw_foot(figure, _handles(data, list(drawn.values())), words)
     return figure
 
@@ -188,12 +196,12 @@ def _draw_curves(axes: Axes, data: _Data, drawn: Sequence[Curve], quantity: str)
             [each.median - each.low for each in estimates],
             [each.high - each.median for each in estimates],
         ]
-        line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.4}
-        marks = {"marker": look.marker, "markersize": 4.5, "elinewidth": 0.9, "capsize": 2.0}
+        line: Any = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.4}
+        marks: Any = {"marker": look.marker, "markersize": 4.5, "elinewidth": 0.9, "capsize": 2.0}
         axes.errorbar(values, medians, yerr=errors, zorder=3, **line, **marks)
 
 
-def _set_value_axis(axes: Axes, factor: str, values: Sequence[float], most: int = 9) -> None:
+def _set_value_axis(axes: Axes, factor: str, values: Sequence[float]) -> None:
     """Give an axis the factor's values as ticks, as many as there is room for."""
     words = FACTOR_WORDS[factor][1]
     axes.grid(visible=True, axis="both")
@@ -202,7 +210,7 @@ def _set_value_axis(axes: Axes, factor: str, values: Sequence[float], most: int 
     else:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        ticks = _decades(values) if factor == STEP_COST else _thinned(values, most)
+        ticks = _decades(values) if factor == STEP_COST else _thinned(values)
     axes.xaxis.set_major_locator(FixedLocator(list(map(float, ticks))))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     if len(values) == 1:
@@ -215,10 +223,14 @@ def _decades(values: Sequence[float]) -> list[float]:
     return tens if len(tens) > 1 else list(values)
 
 
-def _thinned(values: Sequence[float], most: int) -> list[float]:
-    """Return every so many of the values, the last among them."""
-    stride = -(-len(values) // most)
-    return list(reversed(list(values)[::-1][::stride]))
+def _thinned(values: Sequence[float]) -> list[float]:
+    """Return the first and the last value, and those between that are far enough from their neighbours."""
+    room = math.log(values[-1] / values[0]) / TICKS
+    ticks = [values[0]]
+    for value in values[1:-1]:
+        if math.log(value / ticks[-1]) >= room <= math.log(values[-1] / value):
+            ticks.append(value)
+    return list(dict.fromkeys([*ticks, values[-1]]))
 
 
 def _set_ratio_axis(axes: Axes) -> None:
@@ -255,7 +267,7 @@ def _draw_foot(figure: Figure, handles: Sequence[Line2D | Patch], words: str, co
     words_in = 0.06 + 0.125 * len(words.splitlines())
     foot_in = words_in + 0.08 + 0.19 * -(-len(handles) // columns)
     engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0, foot_in / height_in, 1, 1 - foot_in / height_in))
+    engine.set(rect=(0.008, foot_in / height_in, 0.984, 1 - foot_in / height_in))
     place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, words_in / height_in), "borderaxespad": 0.2}
     figure.legend(handles=handles, ncols=columns, fontsize=8, **place)
     figure.text(0.01, 0.06 / height_in, words, va="bottom", fontsize=7, color="#333333", linespacing=1.25)
@@ -314,6 +326,6 @@ def _breakdown_words(parts: Sequence[Parts]) -> str:
         f"Environments' own time: a call of the plain loop less its empty call{divided}.\n"
         f"Batching: the plain loop's empty call{', divided alike' * (workers > 1)}. "
         "Hand-over: what the contender's own empty call takes beyond that.\n"
-        "The rest: what its call takes beyond all these: waiting for the slowest worker, a processor or the interpreter "
-        "lock.\nTime of a call: median of the rounds and 95 % interval."
+        "The rest: what its call takes beyond all these: waiting for the slowest worker, a processor or the "
+        "interpreter lock.\nTime of a call: median of the rounds and 95 % interval."
     )

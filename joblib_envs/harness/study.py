@@ -48,6 +48,7 @@ class Study:
         seed: Seed of environments, actions and shuffles.
         rounds: Timing rounds; 0 asks for verdicts only.
         min_time_s: Time of a sample, at least.
+        judging_s: Time of the calls that a verdict must cover, at most.
         cell_s: In a sweep, time of a point's rounds: where steps are slow there are fewer of them.
         hang_s: Silence after which a contender counts as hanging.
         quick: Judge and time briefly, for a first look.
@@ -69,6 +70,7 @@ class Study:
     seed: int = 0
     rounds: int = 10
     min_time_s: float = 0.2
+    judging_s: float = Limits.required_s
     cell_s: float = 20.0
     hang_s: float = 60.0
     quick: bool = field(default=False)
@@ -84,7 +86,8 @@ class Study:
     def of_cell(self, cell: Cell) -> Study:
         """Return the study as a cell runs it: in a sweep, with the contenders that run there.
 
-        There are as many rounds as its time allows, but three at least.
+        There are as many rounds as its time allows, but three at least. Batches of more than 70
+        milliseconds are judged by a short program: that is how a judge understands the time it has.
         """
         if self.sweep is None:
             return self
@@ -93,12 +96,13 @@ class Study:
         chosen = tuple(name for name in names if self.sweep.runs(name, point))
         turns_s = max(self.min_time_s, point.batch_s) * len(chosen)
         rounds = max(3, int(self.cell_s / turns_s)) if chosen else 0
-        return replace(self, contenders=chosen, rounds=min(self.rounds, rounds))
+        judging_s = max(10.0, 100 * point.batch_s)
+        return replace(self, contenders=chosen, rounds=min(self.rounds, rounds), judging_s=judging_s)
 
     @property
     def limits(self) -> Limits:
         """How long judging may take."""
-        return Limits(optional_s=0.5, overhead_s=0.05) if self.quick else Limits()
+        return Limits(self.judging_s, 0.5, 0.05) if self.quick else Limits(self.judging_s)
 
     @property
     def timing(self) -> Timing:
