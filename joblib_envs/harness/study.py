@@ -95,7 +95,7 @@ class Study:
         names = [each.name for each in select_contenders(self.contenders)]
         chosen = tuple(name for name in names if self.sweep.runs(name, point))
         turns_s = max(self.min_time_s, point.batch_s) * len(chosen)
-        rounds = max(3, int(self.cell_s / turns_s)) if chosen else 0
+        rounds = max(3, round(self.cell_s / turns_s)) if chosen else 0
         judging_s = max(10.0, 100 * point.batch_s)
         return replace(self, contenders=chosen, rounds=min(self.rounds, rounds), judging_s=judging_s)
 
