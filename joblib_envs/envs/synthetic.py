@@ -43,14 +43,14 @@ class SyntheticEnv(gymnasium.Env[npt.NDArray[np.uint8], int]):
     all the same, for a look at the thread's clock costs up to a microsecond itself: each process
     measures once, when it makes its first environment, how many loops a microsecond takes.
 
-    All is on top of the few microseconds that a step of any environment in Python takes. Data
-    depend on seeds and actions alone, and are the same on every machine.
+    All is on top of the microseconds that a step of any environment in Python takes, and of making
+    the observation. Data depend on seeds and actions alone, and are the same on every machine.
 
     Spaces:
         observation: ``Box`` of shape ``(observation_bytes,)``, uint8. The first 8 bytes are a
             number, little-endian; the others are its lowest byte at the reset, but the last one,
-            which follows the number. Two arrays take turns, so that giving one costs the same for
-            all sizes: whoever keeps it for longer than a step copies it.
+            which follows the number. Each is a new array, as Gymnasium asks for; to make one takes time
+            by its size, about as long as to copy it once.
         action: ``Discrete(2)``.
     Reward: the number, a float: drawn at the reset, then each step adds one plus the action.
     Episode end: truncated when ``episode_length`` steps were made.
@@ -90,7 +90,7 @@ class SyntheticEnv(gymnasium.Env[npt.NDArray[np.uint8], int]):
         self.step_s = step_us / 1e6
         self.work = Work(work)
         self.episode_length = episode_length
-        self._observation, self._spare = (np.zeros(observation_bytes, dtype=np.uint8) for _ in range(2))
+        self._observation = np.zeros(observation_bytes, dtype=np.uint8)
         self._number = 0
         self._steps = 0
         # What processes measure differs a little, so it is kept: it travels with the state.
@@ -103,8 +103,7 @@ class SyntheticEnv(gymnasium.Env[npt.NDArray[np.uint8], int]):
         super().reset(seed=seed, options=options)
         self._number = int(self.np_random.integers(2**40))
         self._steps = 0
-        for each in (self._observation, self._spare):
-            each[8:] = self._number % 256
+        self._observation[8:] = self._number % 256
         return self._next_observation(), {}
 
     def step(self, action: int) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
@@ -120,11 +119,10 @@ class SyntheticEnv(gymnasium.Env[npt.NDArray[np.uint8], int]):
         return self._next_observation(), float(self._number), False, self._steps >= self.episode_length, {}
 
     def _next_observation(self) -> npt.NDArray[np.uint8]:
-        self._observation, self._spare = self._spare, self._observation
         if self._observation.size > 8:
             self._observation[-1] = self._number % 256
         self._observation[:8] = np.frombuffer(self._number.to_bytes(8, "little"), dtype=np.uint8)
-        return self._observation
+        return self._observation.copy()
 
 
 def _spin(loops: int) -> None:

@@ -96,7 +96,7 @@ def _step_cost_figure(data: _Data) -> Figure:
     _draw_title(figure, "Speed-up over the cost of a step", data.but(STEP_COST))
     words = (
         "Medians of the rounds, with 95 % intervals. Dotted: where a line surely passes 1, between measured points.\n"
-        "Times of steps are on top of what any step in Python takes, one or two microseconds."
+        "Times of steps are on top of what any step in Python takes, about two microseconds."
     )
     _draw_foot(figure, _handles(data, drawn), words)
     _draw_crossings(figure, axes, data, _crossings(drawn))
@@ -147,7 +147,7 @@ def _draw_crossings(figure: Figure, axes: Axes, data: _Data, crossings: Sequence
 
 def _scaling_figure(data: _Data, factors: Sequence[str]) -> Figure:
     """Draw a column for each factor: throughput above, speed-up below."""
-    figure = Figure(figsize=(max(4.5, 0.6 + 2.5 * len(factors)), 5.6), layout="constrained")
+    figure = Figure(figsize=(max(6.2, 0.6 + 2.5 * len(factors)), 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid: Any = figure.subplots(2, len(factors), sharey="row", sharex="col", squeeze=False)
     drawn: dict[str, Curve] = {}
@@ -170,7 +170,7 @@ def _scaling_figure(data: _Data, factors: Sequence[str]) -> Figure:
     grid[0][0].set_ylabel("steps per second, log scale")
     _set_ratio_axis(grid[1][0])
     grid[1][0].set_ylabel("times the plain loop, log scale")
-    _draw_title(figure, "Scaling, one factor at a time", f"{data.but('')} ({data.work}), but for the factor")
+    _draw_title(figure, "Scaling, one factor at a time around the base", f"{data.but('')} ({data.work})")
     words = "Medians of the rounds, with 95 % intervals. Grey band: the base, the same point in all columns."
     if data.sweep.only_along:
         words += " Single marks: contenders that weren't run elsewhere."
