@@ -35,6 +35,7 @@ from joblib_envs.envs import (
     SleepingEnv,
     SpaceEnv,
     SpaceKind,
+    SyntheticEnv,
     UnpicklableEnv,
     VariableLengthEnv,
     make_space,
@@ -52,6 +53,7 @@ DETERMINISTIC = [
     EzPickledCountingEnv,
     HandleEnv,
     UnpicklableEnv,
+    partial(SyntheticEnv, 1, "compute", 100, 3),
     partial(FailingEnv, None),
     *(partial(EchoEnv, kind) for kind in SpaceKind),
     *(partial(SpaceEnv, kind) for kind in SpaceKind),
@@ -303,3 +305,54 @@ def test_sleeping_and_busy_env_take_their_time() -> None:
     assert slept_s >= 0.02
     assert slept_cpu_s < 0.02
     assert busy_cpu_s >= 0.02
+
+
+def test_synthetic_env_costs_what_was_asked_for() -> None:
+    costs = {}
+    for step_us, steps in ((5, 1000), (200, 50)):
+        one, without = SyntheticEnv(step_us), SyntheticEnv(0)
+        for env in (one, without):
+            env.reset(seed=0)
+        costs[step_us] = min(cpu_s(one, steps) for _ in range(5)) - min(cpu_s(without, steps) for _ in range(5))
+        costs[step_us] *= 1e6 / steps
+
+    assert costs[5] == pytest.approx(5, rel=0.5)
+    assert costs[200] == pytest.approx(200, rel=0.2)
+
+
+def cpu_s(env: Any, steps: int) -> float:
+    start_s = time.thread_time()
+    for _ in range(steps):
+        env.step(0)
+    return time.thread_time() - start_s
+
+
+def test_synthetic_env_sleeps_if_asked_to() -> None:
+    env = SyntheticEnv(20_000, work="sleep")
+    env.reset(seed=0)
+
+    start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+    env.step(0)
+
+    assert time.perf_counter() - start_s >= 0.02
+    assert time.thread_time() - start_cpu_s < 0.02
+
+
+def test_synthetic_env_has_data_that_seeds_and_actions_decide() -> None:
+    env = SyntheticEnv(0, observation_bytes=1000, episode_length=2)
+    first, _ = env.reset(seed=3)
+    number = int.from_bytes(first[:8].tobytes(), "little")
+
+    observation, reward, terminated, truncated, _ = env.step(1)
+
+    assert int.from_bytes(observation[:8].tobytes(), "little") == reward == number + 2
+    assert observation[8:-1].tolist() == [number % 256] * 991
+    assert observation[-1] == (number + 2) % 256
+    assert (observation.nbytes, terminated, truncated) == (1000, False, False)
+    assert env.step(0)[3]
+
+
+@pytest.mark.parametrize("kwargs", [{"observation_bytes": 7}, {"episode_length": 0}, {"step_us": -1}, {"work": "play"}])
+def test_synthetic_env_refuses_what_it_cannot_be(kwargs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is not allowed: give"):
+        SyntheticEnv(**kwargs)

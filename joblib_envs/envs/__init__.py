@@ -16,6 +16,7 @@ from joblib_envs.envs.failing import (
 )
 from joblib_envs.envs.registration import register
 from joblib_envs.envs.space_kinds import EvenSpace, SpaceKind, make_space
+from joblib_envs.envs.synthetic import SyntheticEnv, Work
 from joblib_envs.envs.travelling import EzPickledCountingEnv, HandleEnv, UnpicklableEnv
 from joblib_envs.envs.working import BusyEnv, GlobalRandomEnv, LinearAlgebraEnv, SleepingEnv
 
@@ -37,10 +38,12 @@ __all__ = [
     "SleepingEnv",
     "SpaceEnv",
     "SpaceKind",
+    "SyntheticEnv",
     "TwoArgumentError",
     "UnpicklableEnv",
     "UnpicklableFailureError",
     "VariableLengthEnv",
+    "Work",
     "make_space",
     "register",
 ]

@@ -24,6 +24,7 @@ _ENTRY_POINTS = {
     "GlobalRandom-v0": "working:GlobalRandomEnv",
     "Sleeping-v0": "working:SleepingEnv",
     "Busy-v0": "working:BusyEnv",
+    "Synthetic-v0": "synthetic:SyntheticEnv",
 }
 _NOT_DETERMINISTIC = frozenset({"GlobalRandom-v0"})
 

@@ -20,6 +20,7 @@ from joblib_envs.harness import style
 from joblib_envs.harness.contenders import BASELINE
 from joblib_envs.harness.heat_map import travel_figures
 from joblib_envs.harness.results import Recorded
+from joblib_envs.harness.scaling_charts import scaling_figures
 from joblib_envs.harness.summary import CellSummary, Line, summarise
 
 __all__ = ["draw_charts"]
@@ -31,7 +32,9 @@ def draw_charts(recorded: Recorded, folder: Path) -> list[Path]:
     Args:
         recorded: The results.
         folder: Where they go. Of speed: a bar chart of throughput for each cell, ``throughput.png``
-            and ``.svg``; with several cells the cell is part of the name. Of travel: heat maps of
+            and ``.svg``; with several cells the cell is part of the name. Of scaling: speed-up over
+            the cost of a step, ``step-cost``, over the other factors, ``scaling``, and the parts of
+            a step's time, ``breakdown``. Of travel: heat maps of
             verdicts, sizes and times, ``travel.png`` and ``.svg``, and ``travel-wrapped``.
 
     Returns:
@@ -126,6 +129,7 @@ def _rounded(value: float) -> Any:
 
 FIGURES: Mapping[str, Callable[[Recorded], Iterator[tuple[str, Figure]]]] = {
     "speed": _throughput_figures,
+    "scaling": scaling_figures,
     "travel": travel_figures,
 }
 """Yields names and figures, by what the study measures."""

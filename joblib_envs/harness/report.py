@@ -14,6 +14,7 @@ from rich.table import Table
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.recommendation import ratio_words, recommend
 from joblib_envs.harness.results import Recorded
+from joblib_envs.harness.scaling_report import print_scaling
 from joblib_envs.harness.study import Study
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, summarise
 from joblib_envs.harness.travel_report import print_travel, travel_as_json
@@ -123,6 +124,14 @@ NUMBERS: dict[str, Callable[[Line], str]] = {
 }
 """The columns of numbers; empty where something wasn't measured."""
 
-PRINTERS: Mapping[str, Callable[[Recorded, Console], None]] = {"speed": _print_speed, "travel": print_travel}
-AS_JSON: Mapping[str, Callable[[Recorded], dict[str, Any]]] = {"speed": _speed_as_json, "travel": travel_as_json}
+PRINTERS: Mapping[str, Callable[[Recorded, Console], None]] = {
+    "speed": _print_speed,
+    "scaling": print_scaling,
+    "travel": print_travel,
+}
+AS_JSON: Mapping[str, Callable[[Recorded], dict[str, Any]]] = {
+    "speed": _speed_as_json,
+    "scaling": _speed_as_json,
+    "travel": travel_as_json,
+}
 """What prints and what returns the results, by what the study measures."""

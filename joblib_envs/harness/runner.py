@@ -15,7 +15,11 @@ from joblib_envs.harness.travel_run import TravelRun
 
 __all__ = ["Progress", "cells_of", "run_study"]
 
-CELL_RUNS: Mapping[str, type[SpeedRun] | type[TravelRun]] = {"speed": SpeedRun, "travel": TravelRun}
+CELL_RUNS: Mapping[str, type[SpeedRun] | type[TravelRun]] = {
+    "speed": SpeedRun,
+    "scaling": SpeedRun,
+    "travel": TravelRun,
+}
 """What runs a cell, by what the study measures."""
 
 
@@ -40,7 +44,11 @@ class Progress(Protocol):
 
 
 def cells_of(study: Study) -> Iterator[Cell]:
-    """Return the points of the study's grid."""
+    """Return the points of the study's grid, or of its sweep."""
+    if study.sweep is not None:
+        for point in study.sweep.points():
+            yield Cell(point.source, point.num_envs, point.n_jobs, study.seed)
+        return
     for source, num_envs, n_jobs in itertools.product(study.environments, study.num_envs, study.n_jobs):
         yield Cell(source, num_envs, n_jobs, study.seed)
 
@@ -58,8 +66,8 @@ def run_study(study: Study, folder: ResultsFolder, progress: Progress) -> list[s
     cells = list(cells_of(study))
     folder.write_study(study)
     folder.write_machine(describe_machine())
-    progress.start(len(cells) * cell_run.units(study))
+    progress.start(sum(cell_run.units(study.of_cell(cell)) for cell in cells))
     faults: list[str] = []
     for cell in cells:
-        faults.extend(cell_run(study, cell, folder, progress).run())
+        faults.extend(cell_run(study.of_cell(cell), cell, folder, progress).run())
     return faults

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,19 @@ from typing import Any
 import tomli_w
 
 from joblib_envs.errors import ArgumentError
+from joblib_envs.harness.contenders import select_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.judge import Limits
-from joblib_envs.harness.study_keys import KINDS, check_table, kwargs_from_toml
+from joblib_envs.harness.records import Cell
+from joblib_envs.harness.study_keys import KINDS, Kind, check_table, kwargs_from_toml
+from joblib_envs.harness.sweep import Point, Sweep
 from joblib_envs.harness.timing import Timing
 from joblib_envs.harness.travel_methods import METHODS
 from joblib_envs.harness.travel_source import TravelSource
 
 __all__ = ["Study", "load_study"]
 
-SOURCES: dict[str, Callable[..., EnvironmentSource]] = {"speed": EnvironmentSource, "travel": TravelSource}
+SOURCES: Mapping[str, Callable[..., EnvironmentSource]] = {"speed": EnvironmentSource, "travel": TravelSource}
 """What a study's environments are, by what it measures."""
 
 
@@ -36,7 +39,8 @@ class Study:
         contenders: Names, or shell patterns such as ``batch_env/*``; none in a study of travel.
         num_envs: The numbers of sub-environments.
         n_jobs: The numbers of workers.
-        measure: ``speed`` of stepping, or whether states ``travel``.
+        measure: ``speed`` of stepping, whether states ``travel``, or ``scaling``: the speed at each
+            point of a sweep.
         methods: The ways in which states travel; none in a study of speed.
         question: What is asked, in words.
         expectation: What the author expected before running it.
@@ -44,10 +48,13 @@ class Study:
         seed: Seed of environments, actions and shuffles.
         rounds: Timing rounds; 0 asks for verdicts only.
         min_time_s: Time of a sample, at least.
+        judging_s: Time of the calls that a verdict must cover, at most.
+        cell_s: In a sweep, time of a point's rounds: where steps are slow there are fewer of them.
         hang_s: Silence after which a contender counts as hanging.
         quick: Judge and time briefly, for a first look.
         imports: Modules that register contenders; looked for as environments' files are.
         near: The folder of the study's file.
+        sweep: The points of a study of scaling, from which its environments follow.
     """
 
     name: str
@@ -63,15 +70,39 @@ class Study:
     seed: int = 0
     rounds: int = 10
     min_time_s: float = 0.2
+    judging_s: float = Limits.required_s
+    cell_s: float = 20.0
     hang_s: float = 60.0
     quick: bool = field(default=False)
     imports: tuple[str, ...] = ()
     near: Path | None = field(default=None, compare=False)
+    sweep: Sweep | None = None
+
+    @classmethod
+    def of_sweep(cls, name: str, sweep: Sweep, contenders: tuple[str, ...], **others: Any) -> Study:
+        """Return a study of scaling: its environments are those of the sweep's points."""
+        return cls(name, _sources(sweep), contenders, sweep=sweep, **{"measure": "scaling"} | others)
+
+    def of_cell(self, cell: Cell) -> Study:
+        """Return the study as a cell runs it: in a sweep, with the contenders that run there.
+
+        There are as many rounds as its time allows, but three at least. Batches of more than 70
+        milliseconds are judged by a short program: that is how a judge understands the time it has.
+        """
+        if self.sweep is None:
+            return self
+        point = self.sweep.point_of(cell.environment.label, cell.num_envs, cell.n_jobs)
+        names = [each.name for each in select_contenders(self.contenders)]
+        chosen = tuple(name for name in names if self.sweep.runs(name, point))
+        turns_s = max(self.min_time_s, point.batch_s) * len(chosen)
+        rounds = max(3, round(self.cell_s / turns_s)) if chosen else 0
+        judging_s = max(10.0, 100 * point.batch_s)
+        return replace(self, contenders=chosen, rounds=min(self.rounds, rounds), judging_s=judging_s)
 
     @property
     def limits(self) -> Limits:
         """How long judging may take."""
-        return Limits(optional_s=0.5, overhead_s=0.05) if self.quick else Limits()
+        return Limits(self.judging_s, 0.5, 0.05) if self.quick else Limits(self.judging_s)
 
     @property
     def timing(self) -> Timing:
@@ -100,10 +131,15 @@ class Study:
                 ) from error
 
     def made_quick(self) -> Study:
-        """Return the study with three short rounds, one environment of each family, less patience with what hangs."""
+        """Return the study with three short rounds, one environment of each family, less patience with what hangs.
+
+        Of a sweep, the base and one other value of each factor.
+        """
+        sweep = self.sweep and self.sweep.made_quick()
         return replace(
             self,
-            environments=self._first_of_each_family(),
+            environments=_sources(sweep) if sweep else self._first_of_each_family(),
+            sweep=sweep,
             quick=True,
             rounds=min(self.rounds, 3),
             min_time_s=min(self.min_time_s, 0.05),
@@ -138,6 +174,7 @@ class Study:
             "seed": self.seed,
             "environments": [source.to_table(folder) for source in self.environments],
             "grid": {"num_envs": list(self.num_envs), "n_jobs": list(self.n_jobs)},
+            **(self.sweep.to_tables() if self.sweep else {}),
             "timing": {name: getattr(self, name) for name in kind.timing},
         }
         return tomli_w.dumps({key: value for key, value in whole.items() if key in kind.study})
@@ -163,7 +200,8 @@ def load_study(path: Path) -> Study:
     values = check_table(document, kind.study, "", faults)
     grid = check_table(values.pop("grid", {}), kind.grid, "grid.", faults)
     timing = check_table(values.pop("timing", {}), kind.timing, "timing.", faults)
-    sources = []
+    sweep = _read_sweep(values, kind, faults) if measure == "scaling" else None
+    sources: list[EnvironmentSource] = []
     for index, table in enumerate(values.pop("environments", ())):
         entry = check_table(table, kind.environment, f"environments[{index}].", faults)
         kwargs = kwargs_from_toml(entry.pop("kwargs", {}))
@@ -174,7 +212,23 @@ def load_study(path: Path) -> Study:
     # Recorded studies are all called study.toml; those without a name have their folder's.
     name = values.pop("name", path.resolve().parent.name if path.stem == "study" else path.stem)
     imports = values.pop("import", ())
+    if sweep is not None:
+        return Study.of_sweep(name, sweep, imports=imports, near=path.parent, **values, **timing)
     return Study(name, tuple(sources), imports=imports, near=path.parent, **values, **grid, **timing)
+
+
+def _read_sweep(values: dict[str, Any], kind: Kind, faults: list[str]) -> Sweep | None:
+    """Take the tables of a sweep out of a study's values; return None where they are wrong."""
+    known = len(faults)
+    base = check_table(values.pop("base"), kind.base, "base.", faults) if "base" in values else {}
+    swept = check_table(values.pop("sweep", {}), kind.sweep, "sweep.", faults)
+    only_along = values.pop("only_along", {})
+    return Sweep(Point(**base), swept, only_along) if base and len(faults) == known else None
+
+
+def _sources(sweep: Sweep) -> tuple[EnvironmentSource, ...]:
+    """Return the environments of a sweep's points, each once."""
+    return tuple({point.source.label: point.source for point in sweep.points()}.values())
 
 
 def _repeated(sources: Sequence[EnvironmentSource]) -> Iterator[str]:

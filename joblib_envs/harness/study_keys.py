@@ -6,9 +6,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from joblib_envs.envs.synthetic import Work
 from joblib_envs.harness.travel_methods import METHODS
 from joblib_envs.harness.wrapping import WRAPPERS
 
@@ -32,7 +33,9 @@ class Kind:
     study: Mapping[str, Key]
     environment: Mapping[str, Key]
     timing: Mapping[str, Key]
-    grid: Mapping[str, Key]
+    grid: Mapping[str, Key] = field(default_factory=dict)
+    base: Mapping[str, Key] = field(default_factory=dict)
+    sweep: Mapping[str, Key] = field(default_factory=dict)
 
 
 def check_table(table: Mapping[str, Any], keys: Mapping[str, Key], prefix: str, faults: list[str]) -> dict[str, Any]:
@@ -79,6 +82,10 @@ def _is_kwargs(value: Any) -> bool:
             value = json.loads(value)
         except ValueError:
             return False
+    return isinstance(value, dict)
+
+
+def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
 
 
@@ -134,17 +141,36 @@ _ALL_TIMINGS = {
     "quick": Key("true or false", lambda value: isinstance(value, bool)),
 }
 
+_CONTENDERS = Key(
+    'a list of contenders, such as ["plain_loop", "batch_env/*"]',
+    _is_list_of(_is_text),
+    required=True,
+    convert=tuple,
+)
+_FACTORS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "num_envs": ("whole numbers, 1 or more", lambda value: _is_int(value) and value >= 1),
+    "n_jobs": ("whole numbers, 1 or more", lambda value: _is_int(value) and value >= 1),
+    "step_us": ("microseconds, more than 0", _is_positive),
+    "observation_bytes": ("whole numbers, 8 or more", lambda value: _is_int(value) and value >= 8),
+    "episode_length": ("whole numbers, 1 or more", lambda value: _is_int(value) and value >= 1),
+}
+"""What can be swept: in words, and what a value of it may be."""
+
+
+def _different(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: _is_list_of(accepts)(value) and len(value) == len(set(value))
+
+
+def _one_of(words: str) -> str:
+    return words.replace("numbers", "number").replace("whole", "a whole")
+
+
 KINDS = {
     "speed": Kind(
         study=_ALL_STUDIES
         | {
-            "contenders": Key(
-                'a list of contenders, such as ["plain_loop", "batch_env/*"]',
-                _is_list_of(_is_text),
-                required=True,
-                convert=tuple,
-            ),
-            "grid": Key("a table", lambda value: isinstance(value, dict), required=True),
+            "contenders": _CONTENDERS,
+            "grid": Key("a table", _is_table, required=True),
         },
         environment=_ALL_ENVIRONMENTS,
         timing={"rounds": _ROUNDS, "min_time_s": _SECONDS, **_ALL_TIMINGS},
@@ -163,7 +189,36 @@ KINDS = {
             "quick": Key("true or false", lambda value: isinstance(value, bool)),
         },
         timing={"rounds": _ROUNDS, **_ALL_TIMINGS},
-        grid={},
+    ),
+    "scaling": Kind(
+        study={name: key for name, key in _ALL_STUDIES.items() if name != "environments"}
+        | {
+            "contenders": _CONTENDERS,
+            "base": Key(f"a table with {', '.join(_FACTORS)}", _is_table, required=True),
+            "sweep": Key(
+                f"a table with a list for at least one of {', '.join(_FACTORS)}",
+                lambda value: _is_table(value) and len(value) > 0,
+                required=True,
+            ),
+            "only_along": Key(
+                f"a table of contenders, each with a list of some of {', '.join(_FACTORS)}",
+                lambda value: (
+                    _is_table(value)
+                    and all(
+                        _different(_is_text)(factors) and set(factors) <= set(_FACTORS) for factors in value.values()
+                    )
+                ),
+                convert=lambda value: {pattern: tuple(factors) for pattern, factors in value.items()},
+            ),
+        },
+        environment={},
+        timing={"rounds": _ROUNDS, "min_time_s": _SECONDS, "cell_s": _SECONDS, **_ALL_TIMINGS},
+        base={name: Key(_one_of(words), accepts, required=True) for name, (words, accepts) in _FACTORS.items()}
+        | {"work": Key(" or ".join(repr(str(each)) for each in Work), lambda value: value in list(Work))},
+        sweep={
+            name: Key(f"a list of different {words}", _different(accepts), convert=tuple)
+            for name, (words, accepts) in _FACTORS.items()
+        },
     ),
 }
 """By what ``measure`` in the file says; a study that doesn't say is of speed."""

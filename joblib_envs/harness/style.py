@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from joblib_envs.equality import Verdict
 
-__all__ = ["BASELINE_COLOUR", "CELL_LOOKS", "OTHERS_COLOUR", "OURS_COLOUR", "RC", "VERDICT_LOOKS", "CellLook", "Look"]
+__all__ = [
+    "BASELINE_COLOUR",
+    "CELL_LOOKS",
+    "OTHERS_COLOUR",
+    "OURS_COLOUR",
+    "PART_COLOURS",
+    "RC",
+    "VERDICT_LOOKS",
+    "CellLook",
+    "LineLook",
+    "Look",
+    "line_looks",
+]
 
 # Okabe and Ito's palette.
 OURS_COLOUR, OTHERS_COLOUR, BASELINE_COLOUR = "#0072B2", "#E69F00", "#777777"
@@ -74,3 +87,45 @@ CELL_LOOKS = {
     Verdict.UNAVAILABLE: CellLook("∅", "#ffffff", "#dddddd", ink="#777777"),
     Verdict.INCOMPLETE: CellLook("~", "#ffffff", "#dddddd", ink="#777777", hatch="-----"),
 }
+
+
+@dataclass(frozen=True)
+class LineLook:
+    """How a contender's line is drawn: also without colours it is told by its marker and dashes."""
+
+    colour: str
+    marker: str
+    dashes: str = "-"
+
+
+BASELINE_LOOK = LineLook(BASELINE_COLOUR, "")
+LIMIT_LOOK = LineLook("black", "", ":")
+OURS_LOOKS = (
+    LineLook("#0072B2", "o"),
+    LineLook("#56B4E9", "s"),
+    LineLook("#009E73", "^", "--"),
+    LineLook("#004166", "D", "--"),
+    LineLook("#7FB77E", "v", "-."),
+)
+OTHERS_LOOKS = (
+    LineLook("#E69F00", "X"),
+    LineLook("#D55E00", "P", "--"),
+    LineLook("#CC79A7", "*", "-."),
+    LineLook("#8C5A2B", "<", "--"),
+    LineLook("#B8A000", ">", "-."),
+)
+
+PART_COLOURS = {"environment": "#0072B2", "batching": "#56B4E9", "handover": "#E69F00", "rest": "#dddddd"}
+"""Parts of a step's time; light and dark take turns."""
+
+
+def line_looks(contenders: Sequence[tuple[str, bool]], baseline: str, limit: str) -> dict[str, LineLook]:
+    """Return the look of each contender, given as its name and whether it is ours; blues and greens are ours."""
+    looks = {baseline: BASELINE_LOOK, limit: LIMIT_LOOK}
+    taken = {True: 0, False: 0}
+    for name, ours in contenders:
+        if name not in looks:
+            family = OURS_LOOKS if ours else OTHERS_LOOKS
+            looks[name] = family[taken[ours] % len(family)]
+            taken[ours] += 1
+    return looks
