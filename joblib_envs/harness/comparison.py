@@ -10,7 +10,7 @@ from typing import Any
 import joblib
 
 from joblib_envs.errors import ArgumentError
-from joblib_envs.harness.contenders import BatchEnvContender, all_contenders
+from joblib_envs.harness.contenders import LIMIT, BatchEnvContender, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.study import Study
 
@@ -95,6 +95,12 @@ def _contenders(backends: Sequence[str], executions: Sequence[str]) -> tuple[str
     return tuple(
         name
         for name in known
-        if name not in ours
-        or ((not backends or ours[name].backend in backends) and (not executions or ours[name].execution in executions))
+        if name != LIMIT  # for studies: it takes as long as the others, and nobody can use it
+        and (
+            name not in ours
+            or (
+                (not backends or ours[name].backend in backends)
+                and (not executions or ours[name].execution in executions)
+            )
+        )
     )

@@ -25,6 +25,7 @@ from joblib_envs.harness.loops import HalfLoop, NaiveLoop, PlainLoop, RepairedLo
 __all__ = [
     "AUTO_CONTENDER",
     "BASELINE",
+    "LIMIT",
     "VECTOR_FORM",
     "Contender",
     "VectorLike",
@@ -35,6 +36,9 @@ __all__ = [
 
 BASELINE = "plain_loop"
 """The contender that the others' throughput is divided by."""
+
+LIMIT = "limit"
+"""The contender that nobody can beat; see :mod:`joblib_envs.harness.limit`. It is never recommended."""
 
 VECTOR_FORM = "gymnasium_sync"
 """The contender that is a plain loop behind Gymnasium's vector interface."""
@@ -258,13 +262,15 @@ for _contender in (
 def all_contenders() -> dict[str, Contender]:
     """Return every contender that can be named here, ours last."""
     from joblib_envs.execution import available_backends, executions_of
+    from joblib_envs.harness.limit import LimitContender
 
     ours = [
         BatchEnvContender(backend, execution)
         for backend in available_backends()
         for execution in executions_of(backend)
     ]
-    return _REGISTERED | {contender.name: contender for contender in (*ours, AutoContender())}
+    others: tuple[Contender, ...] = (LimitContender(), *ours, AutoContender())
+    return _REGISTERED | {contender.name: contender for contender in others}
 
 
 def select_contenders(patterns: Iterable[str]) -> list[Contender]:

@@ -34,6 +34,8 @@ class EnvironmentSource:
         kwargs: Arguments of the environment's constructor.
         near: A folder. A relative file is looked for in the working directory, then here
             and in the folders above.
+        num_envs: The numbers of sub-environments, where a study has others for it than for the rest.
+        n_jobs: The same of workers.
 
     Example:
         >>> EnvironmentSource("CartPole-v1")().spec.id
@@ -43,6 +45,8 @@ class EnvironmentSource:
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     near: Path | None = field(default=None, compare=False)
+    num_envs: tuple[int, ...] = ()
+    n_jobs: tuple[int, ...] = ()
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one environment."""
@@ -93,6 +97,8 @@ class EnvironmentSource:
     def to_table(self, folder: Path | None) -> dict[str, Any]:
         """Return the table of a study's file in this folder that stands for it."""
         table: dict[str, Any] = {"id": self.target_from(folder) if folder else self.target}
+        numbers = {"num_envs": list(self.num_envs), "n_jobs": list(self.n_jobs)}
+        table |= {name: values for name, values in numbers.items() if values}
         return table | ({"kwargs": _kwargs_to_toml(self.kwargs)} if self.kwargs else {})
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from joblib_envs.choosing.decision import preferred
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import AUTO_CONTENDER, BASELINE, VECTOR_FORM, all_contenders
+from joblib_envs.harness.contenders import AUTO_CONTENDER, BASELINE, LIMIT, VECTOR_FORM, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, paired_ratio
 
@@ -20,7 +20,7 @@ __all__ = ["ratio_words", "recommend"]
 
 def recommend(cell: CellSummary, source: EnvironmentSource) -> tuple[str, str]:
     """Return the sentences, and the code to paste (empty where there is nothing to recommend)."""
-    timed = [line for line in cell.lines if line.env_steps_per_s]
+    timed = [line for line in cell.lines if line.env_steps_per_s and line.contender != LIMIT]
     if not timed:
         return _without_times(cell), ""
     auto = next((line for line in timed if line.contender == AUTO_CONTENDER), None)

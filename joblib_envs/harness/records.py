@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.environments import EnvironmentSource
 
-__all__ = ["NOT_RUN", "Cell", "Judgement", "Metric", "Sample", "Send", "describe_error"]
+__all__ = ["NOT_JUDGED", "NOT_RUN", "Cell", "Judgement", "Metric", "Sample", "Send", "describe_error"]
+
+NOT_JUDGED = "not judged: it returns nothing, so there are no data"
+"""The reason of a contender that is timed without a verdict."""
 
 NOT_RUN = "not run: "
 """Begins the reason of contenders that were spared an environment that fails by itself."""
@@ -26,6 +29,7 @@ class Metric:
     THROUGHPUT = "env_steps_per_s"
     START_UP = "start_up_s"
     CALL = "empty_call_s"
+    MEMORY = "memory_bytes"
     COPY = "copy_s"
     RESTORE = "restore_s"
     PAYLOAD = "payload_bytes"

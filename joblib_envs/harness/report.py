@@ -13,6 +13,7 @@ from rich.table import Table
 
 from joblib_envs.equality import Verdict
 from joblib_envs.harness.recommendation import ratio_words, recommend
+from joblib_envs.harness.records import NOT_JUDGED
 from joblib_envs.harness.results import Recorded
 from joblib_envs.harness.scaling_report import print_scaling
 from joblib_envs.harness.study import Study
@@ -25,7 +26,8 @@ PLAIN_WIDTH = 120
 
 LEGEND = (
     "speed-up: times the plain loop in the same round. start: build and first reset.",
-    "call: one step() of environments that do nothing, so the contender's own cost.",
+    "call: one step() of environments that do nothing, so the contender's own cost. memory: of all its processes,",
+    "what they share counted once. of limit: of what as many processes reach that exchange nothing.",
 )
 
 STYLES = {Verdict.CORRECT: "green", Verdict.WRONG: "bold red", Verdict.REFUSED: "yellow"}
@@ -75,7 +77,7 @@ def _reasons(cell: CellSummary) -> Iterator[tuple[str, Verdict, str]]:
     """Yield each reason once, with the titles of all that share it."""
     grouped: dict[tuple[Verdict, str], list[str]] = {}
     for line in cell.lines:
-        if line.verdict is not Verdict.CORRECT:
+        if line.verdict is not Verdict.CORRECT and line.reason != NOT_JUDGED:
             grouped.setdefault((line.verdict, line.reason), []).append(line.title)
     for (verdict, reason), titles in grouped.items():
         yield ", ".join(titles), verdict, reason
@@ -99,7 +101,8 @@ def _table(cell: CellSummary) -> Table:
     for row, line in enumerate(cell.lines):
         style = STYLES.get(line.verdict, "magenta")
         numbers = (texts[row] or "-" for _, texts in columns)
-        table.add_row(escape(line.title), f"[{style}]{line.verdict}[/]", *numbers)
+        said = "not judged" if line.reason == NOT_JUDGED else line.verdict
+        table.add_row(escape(line.title), f"[{style}]{said}[/]", *numbers)
     return table
 
 
@@ -115,12 +118,20 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
+def _ratio(estimate: Estimate | None) -> str:
+    return f"{ratio_words(estimate.median)}" if estimate else ""
+
+
 NUMBERS: dict[str, Callable[[Line], str]] = {
     "steps/s": lambda line: _short(line.env_steps_per_s.median) if line.env_steps_per_s else "",
     "speed\n-up": lambda line: f"{ratio_words(line.speed_up.median)}x" if line.speed_up else "",
     "95 %\ninterval": lambda line: _interval(line.speed_up) if line.speed_up else "",
+    "of\nlimit": lambda line: _ratio(line.of_limit),
+    "times\nSync": lambda line: _ratio(line.of_sync),
+    "times\nAsync": lambda line: _ratio(line.of_async),
     "start\nms": lambda line: f"{line.start_up_s * 1e3:,.0f}" if line.start_up_s is not None else "",
-    "call\nms": lambda line: f"{line.empty_call_s * 1e3:.2g}" if line.empty_call_s is not None else "",
+    "call\nµs": lambda line: _short(line.empty_call_s * 1e6) if line.empty_call_s is not None else "",
+    "memory\nMB": lambda line: f"{line.memory_bytes / 1e6:,.0f}" if line.memory_bytes is not None else "",
 }
 """The columns of numbers; empty where something wasn't measured."""
 

@@ -49,8 +49,10 @@ def cells_of(study: Study) -> Iterator[Cell]:
         for point in study.sweep.points():
             yield Cell(point.source, point.num_envs, point.n_jobs, study.seed)
         return
-    for source, num_envs, n_jobs in itertools.product(study.environments, study.num_envs, study.n_jobs):
-        yield Cell(source, num_envs, n_jobs, study.seed)
+    for source in study.environments:
+        numbers = itertools.product(source.num_envs or study.num_envs, source.n_jobs or study.n_jobs)
+        for num_envs, n_jobs in numbers:
+            yield Cell(source, num_envs, n_jobs, study.seed)
 
 
 def run_study(study: Study, folder: ResultsFolder, progress: Progress) -> list[str]:

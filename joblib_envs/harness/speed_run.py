@@ -9,7 +9,7 @@ from joblib_envs.equality import Verdict
 from joblib_envs.harness.contenders import Contender, select_contenders
 from joblib_envs.harness.isolation import run_isolated
 from joblib_envs.harness.judge import Survey, judge, survey
-from joblib_envs.harness.records import NOT_RUN, Cell, Judgement, Sample
+from joblib_envs.harness.records import NOT_JUDGED, NOT_RUN, Cell, Judgement, Metric, Sample
 from joblib_envs.harness.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class SpeedRun:
         for contender in self._contenders:
             if surveyed.fault:
                 self._record(contender, Judgement(Verdict.INCOMPLETE, f"{NOT_RUN}{surveyed.fault}"))
+                self._progress.advance()
+                continue
+            if not getattr(contender, "is_judged", True):
+                self._record(contender, Judgement(Verdict.INCOMPLETE, NOT_JUDGED))
+                correct.append(contender)
                 self._progress.advance()
                 continue
             self._progress.begin(f"judging {contender.title}")
@@ -106,7 +111,8 @@ class SpeedRun:
     def _time(self, contenders: list[Contender]) -> None:
         def add_sample(sample: Sample) -> None:
             self._folder.add_sample(self._cell, sample)
-            self._progress.advance()
+            if sample.metric == Metric.THROUGHPUT:
+                self._progress.advance()
 
         rounds = Rounds(
             contenders,

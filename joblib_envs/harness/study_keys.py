@@ -172,7 +172,11 @@ KINDS = {
             "contenders": _CONTENDERS,
             "grid": Key("a table", _is_table, required=True),
         },
-        environment=_ALL_ENVIRONMENTS,
+        environment=_ALL_ENVIRONMENTS
+        | {
+            "num_envs": Key("a list of whole numbers, 1 or more", _COUNTS, convert=tuple),
+            "n_jobs": Key("a list of whole numbers, 1 or more", _COUNTS, convert=tuple),
+        },
         timing={"rounds": _ROUNDS, "min_time_s": _SECONDS, **_ALL_TIMINGS},
         grid={
             "num_envs": Key("a list of whole numbers, 1 or more", _COUNTS, required=True, convert=tuple),

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import BASELINE
-from joblib_envs.harness.records import NOT_RUN, Metric
+from joblib_envs.harness.contenders import BASELINE, LIMIT, VECTOR_FORM
+from joblib_envs.harness.records import NOT_JUDGED, NOT_RUN, Metric
 from joblib_envs.harness.results import CELL_COLUMNS, Recorded
 
 __all__ = ["CellSummary", "Estimate", "Line", "estimate_median", "paired_ratio", "summarise"]
@@ -42,6 +42,10 @@ class Line:
         speed_up: Throughput divided by the plain loop's of the same round.
         start_up_s: Construction and first reset, in a fresh process.
         empty_call_s: One ``step`` over environments that do nothing.
+        memory_bytes: Of all its processes, once it runs.
+        of_limit: Throughput divided by the limit's of the same round.
+        of_sync: The same by Gymnasium's Sync.
+        of_async: The same by Gymnasium's Async.
         env_steps_per_s_by_round: The throughput of each round.
     """
 
@@ -54,6 +58,10 @@ class Line:
     speed_up: Estimate | None
     start_up_s: float | None
     empty_call_s: float | None
+    memory_bytes: float | None
+    of_limit: Estimate | None
+    of_sync: Estimate | None
+    of_async: Estimate | None
     env_steps_per_s_by_round: dict[int, float]
 
 
@@ -89,14 +97,15 @@ def _cells(recorded: Recorded) -> Iterator[CellSummary]:
         environment, num_envs, n_jobs = cast(tuple[str, int, int], key)
         samples = recorded.measurements
         samples = samples[(samples[CELL_COLUMNS] == [environment, num_envs, n_jobs]).all(axis=1)]
-        baseline = _throughput(samples, BASELINE)
+        others = {name: _throughput(samples, name) for name in (BASELINE, LIMIT, VECTOR_FORM, "gymnasium_async")}
         rows: list[dict[str, Any]] = verdicts.to_dict("records")  # type: ignore[assignment]
-        yield CellSummary(environment, num_envs, n_jobs, tuple(_line(row, samples, baseline) for row in rows))
+        yield CellSummary(environment, num_envs, n_jobs, tuple(_line(row, samples, others) for row in rows))
 
 
-def _line(row: dict[str, Any], samples: pd.DataFrame, baseline: pd.Series[float]) -> Line:
-    verdict = Verdict(row["verdict"])
-    throughput = _throughput(samples, row["contender"]) if verdict is Verdict.CORRECT else baseline[:0]
+def _line(row: dict[str, Any], samples: pd.DataFrame, others: dict[str, pd.Series[float]]) -> Line:
+    verdict, baseline = Verdict(row["verdict"]), others[BASELINE]
+    is_timed = verdict is Verdict.CORRECT or row["reason"] == NOT_JUDGED
+    throughput = _throughput(samples, row["contender"]) if is_timed else baseline[:0]
     return Line(
         contender=row["contender"],
         title=row["title"],
@@ -107,6 +116,10 @@ def _line(row: dict[str, Any], samples: pd.DataFrame, baseline: pd.Series[float]
         speed_up=_ratio(throughput, baseline),
         start_up_s=_median(samples, row["contender"], Metric.START_UP),
         empty_call_s=_median(samples, row["contender"], Metric.CALL),
+        memory_bytes=_median(samples, row["contender"], Metric.MEMORY),
+        of_limit=_ratio(throughput, others[LIMIT]),
+        of_sync=_ratio(throughput, others[VECTOR_FORM]),
+        of_async=_ratio(throughput, others["gymnasium_async"]),
         env_steps_per_s_by_round=dict(zip(map(int, throughput.index), map(float, throughput), strict=True)),
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from joblib_envs.harness.contenders import Contender, VectorLike
 from joblib_envs.harness.records import Cell, Metric, Sample, Send, describe_error
 
-__all__ = ["Timing", "time_contender"]
+__all__ = ["TimedRun", "Timing", "cpu_s", "memory_bytes", "sample_actions", "settle", "time_contender"]
 
 ACTION_BATCHES = 64
 WARM_UP_CHUNKS = 6
@@ -53,9 +53,10 @@ def time_contender(
     next(requests)
     try:
         send("at", "opening it")
-        run = _Run(contender, cell)
+        run = _opened(contender, cell)
         send("at", "warm-up")
         run.warm_up(timing.min_time_s / 2)
+        send("memory", Sample(contender.name, Metric.MEMORY, memory_bytes()))
         send("ready")
         for number, position in requests:
             send("at", f"round {number + 1}")
@@ -63,7 +64,35 @@ def time_contender(
     except Exception as error:
         send("failed", f"while timing: {describe_error(error)}")
         return
-    run.envs.close()
+    run.close()
+
+
+class TimedRun(Protocol):
+    """A contender in the middle of its episodes."""
+
+    def warm_up(self, chunk_s: float) -> None:
+        """Step until the rate has settled."""
+
+    def measure(self, min_time_s: float, number: int, position: int) -> Sample:
+        """Step for a while and return the sample."""
+
+    def close(self) -> Any:
+        """Let go of everything."""
+
+
+def _opened(contender: Contender, cell: Cell) -> TimedRun:
+    open_it = getattr(contender, "open", None)
+    run: TimedRun = _Run(contender, cell) if open_it is None else open_it(cell)
+    return run
+
+
+def settle(rate_of_a_chunk: Callable[[], float]) -> None:
+    """Go on until the rate of two chunks is the same within 5 percent."""
+    rate = 0.0
+    for _ in range(WARM_UP_CHUNKS):
+        last, rate = rate, rate_of_a_chunk()
+        if abs(rate - last) <= SETTLED * rate:
+            break
 
 
 class _Run:
@@ -74,22 +103,22 @@ class _Run:
         self.num_envs = cell.num_envs
         self.envs: VectorLike = contender.build(cell.environment, cell.num_envs, cell.n_jobs)
         self.envs.reset(seed=cell.seed)
-        self._actions = itertools.cycle(_sample_actions(cell))
+        self._actions = itertools.cycle(sample_actions(cell))
         self._ended = 0  # sub-environments whose next step only resets
 
     def warm_up(self, chunk_s: float) -> None:
-        """Step until the rate of two chunks is the same within 5 percent."""
-        rate = 0.0
-        for _ in range(WARM_UP_CHUNKS):
-            last, rate = rate, self.measure(chunk_s, 0, 0).value
-            if abs(rate - last) <= SETTLED * rate:
-                break
+        """Step until the rate has settled."""
+        settle(lambda: self.measure(chunk_s, 0, 0).value)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
 
     def measure(self, min_time_s: float, number: int, position: int) -> Sample:
         """Step for a while and return the sample."""
         step, next_action, clock = self.envs.step, self._actions.__next__, time.perf_counter
         flags: list[tuple[Any, Any]] = []
-        cpu_before = _cpu_s()
+        cpu_before = cpu_s()
         started = clock()
         while True:
             _, _, terminations, truncations, _ = step(next_action())
@@ -97,7 +126,7 @@ class _Run:
             wall_s = clock() - started
             if wall_s >= min_time_s:
                 break
-        cpu_s = _cpu_s() - cpu_before
+        spent_s = cpu_s() - cpu_before
         env_steps, reset_steps = self._count(flags)
         return Sample(
             self.name,
@@ -109,7 +138,7 @@ class _Run:
             reset_steps=reset_steps,
             calls=len(flags),
             wall_s=wall_s,
-            cpu_s=cpu_s,
+            cpu_s=spent_s,
         )
 
     def _count(self, flags: Sequence[tuple[Any, Any]]) -> tuple[int, int]:
@@ -121,7 +150,8 @@ class _Run:
         return len(flags) * self.num_envs - resets, resets
 
 
-def _sample_actions(cell: Cell) -> list[Any]:
+def sample_actions(cell: Cell) -> list[Any]:
+    """Return batches of actions, the same for every contender."""
     env = cell.environment()
     space: gymnasium.Space[Any] = batch_space(deepcopy(env.action_space), cell.num_envs)
     env.close()
@@ -129,7 +159,7 @@ def _sample_actions(cell: Cell) -> list[Any]:
     return [space.sample() for _ in range(ACTION_BATCHES)]
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """Return the CPU time of this process and all below it."""
     process = psutil.Process()
     total = 0.0
@@ -139,4 +169,19 @@ def _cpu_s() -> float:
         except psutil.Error:
             continue
         total += times.user + times.system
+    return total
+
+
+def memory_bytes() -> float:
+    """Return the memory of this process and all below it, with what they share counted once.
+
+    That is the proportional set size where the system tells it (Linux), else what each has for itself.
+    """
+    total = 0.0
+    for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        try:
+            memory = each.memory_full_info()
+        except psutil.Error:
+            continue
+        total += next(getattr(memory, kind) for kind in ("pss", "uss", "rss") if hasattr(memory, kind))
     return total
