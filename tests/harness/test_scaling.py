@@ -318,3 +318,15 @@ def test_a_sweep_runs(tmp_path):
     assert recorded.verdicts["verdict"].tolist() == ["correct"] * 4
     assert recorded.study.sweep == study.sweep
     assert list(points_of(recorded)) == list(study.sweep.points())
+
+
+def test_the_empty_call_is_that_of_all_points_with_such_batches(tmp_path):
+    recorded = recorded_as(tmp_path, Sweep(BASE, {"step_us": (1, 10), "num_envs": (1,)}))
+    table = recorded.measurements
+    loky = (table["contender"] == "batch_env/loky/actors") & (table["metric"] == Metric.CALL)
+    disturbed = loky & (table["environment"] == BASE.source.label) & (table["num_envs"] == BASE.num_envs)
+    recorded.measurements.loc[disturbed, "value"] = 1.0
+
+    *_, parts = breakdown(recorded, BASE, points_of(recorded)[BASE])
+
+    assert parts.handover_s == pytest.approx(38e-6)
