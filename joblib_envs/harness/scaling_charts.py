@@ -285,7 +285,7 @@ def _never_timed(data: _Data, timed: set[str]) -> Iterator[Line]:
 
 def _breakdown_figure(data: _Data, parts: Sequence[Parts]) -> Figure:
     """Draw a bar for each contender, divided into the parts of a call, the call's time beside it."""
-    figure = Figure(figsize=(7.5, 2.2 + 0.32 * len(parts)), layout="constrained")
+    figure = Figure(figsize=(7.5, max(3.4, 2.2 + 0.32 * len(parts))), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for row, each in enumerate(parts):

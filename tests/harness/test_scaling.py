@@ -330,3 +330,17 @@ def test_the_empty_call_is_that_of_all_points_with_such_batches(tmp_path):
     *_, parts = breakdown(recorded, BASE, points_of(recorded)[BASE])
 
     assert parts.handover_s == pytest.approx(38e-6)
+
+
+def test_a_limit_is_a_line_of_its_own_without_a_cross_over_or_parts(tmp_path, fakes):
+    fakes("limit")
+    costs = {"plain_loop": (4e-6, 1), "limit": (9e-6, 2)}  # it passes 1 at about a microsecond and a quarter
+    recorded = recorded_as(tmp_path, Sweep(BASE, {"step_us": (1, 1000)}), costs)
+
+    parts = breakdown(recorded, BASE, points_of(recorded)[BASE])
+    charts = draw_charts(recorded, tmp_path / "charts")
+
+    assert [each.contender for each in parts] == ["plain_loop"]
+    texts = re.findall(r">([^<>]+)</text>", charts[1].read_text(encoding="utf-8"))
+    assert "fake limit" in texts
+    assert {text for text in texts if text.endswith((" µs", " ms"))} == {"1 µs", "10 µs", "100 µs", "1 ms"}  # the axis
