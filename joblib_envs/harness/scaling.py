@@ -135,15 +135,15 @@ def breakdown(recorded: Recorded, point: Point, cell: CellSummary) -> list[Parts
     samples = recorded.measurements
     here = samples[(samples[CELL_COLUMNS] == [cell.environment, cell.num_envs, cell.n_jobs]).all(axis=1)]
     totals = {line.contender: _call_s(here, line) for line in cell.lines}
-    plain = next((line for line in cell.lines if line.contender == BASELINE), None)
+    empty = _empty_calls_s(recorded, point)
     plain_total = totals.get(BASELINE)
-    if plain is None or plain_total is None or plain.empty_call_s is None:
+    if plain_total is None or BASELINE not in empty:
         return []
-    batching_s = min(plain.empty_call_s, plain_total.median)
+    batching_s = min(empty[BASELINE], plain_total.median)
     environment_s = plain_total.median - batching_s
     usable = int(recorded.machine.get("usable_threads") or point.n_jobs)
     return [
-        _parts(line, total, _workers(line, point, usable), environment_s, batching_s)
+        _parts(line, total, empty.get(line.contender), _workers(line, point, usable), environment_s, batching_s)
         for line in cell.lines
         if (total := totals[line.contender]) is not None and line.contender != LIMIT
     ]
@@ -156,6 +156,26 @@ def _call_s(here: pd.DataFrame, line: Line) -> Estimate | None:
     return estimate_median((chosen["wall_s"] / chosen["calls"]).to_numpy(dtype=float)) if right else None
 
 
+def _empty_calls_s(recorded: Recorded, point: Point) -> dict[str, float]:
+    """Return each contender's empty call: the median of all points at which it does the same.
+
+    What environments do in a step, and how long an episode is, are nothing to those that do nothing.
+    """
+    alike = [
+        each
+        for each in sweep_of(recorded).points()
+        if (each.num_envs, each.n_jobs, each.observation_bytes)
+        == (point.num_envs, point.n_jobs, point.observation_bytes)
+    ]
+    samples = recorded.measurements[recorded.measurements["metric"] == Metric.CALL]
+    samples = samples[
+        samples["environment"].isin([each.source.label for each in alike])
+        & (samples["num_envs"] == point.num_envs)
+        & (samples["n_jobs"] == point.n_jobs)
+    ]
+    return {str(name): float(values.median()) for name, values in samples.groupby("contender")["value"]}
+
+
 def _workers(line: Line, point: Point, usable: int) -> int:
     """Return how many may step at once: workers, and no more than environments and processors."""
     contender = all_contenders().get(line.contender)
@@ -163,11 +183,12 @@ def _workers(line: Line, point: Point, usable: int) -> int:
     return max(1, min(point.num_envs, point.n_jobs, usable)) if parallel else 1
 
 
-def _parts(line: Line, total: Estimate, workers: int, environment_s: float, batching_s: float) -> Parts:
+def _parts(
+    line: Line, total: Estimate, empty_s: float | None, workers: int, environment_s: float, batching_s: float
+) -> Parts:
     """Divide a call's time; each part takes no more than the ones before it have left."""
     left_s = total.median
     shares: list[float] = []
-    empty_s = line.empty_call_s
     shared_batching_s = batching_s / workers if empty_s is None else min(batching_s / workers, empty_s)
     for wanted_s in (environment_s / workers, shared_batching_s, (empty_s or 0.0) - shared_batching_s):
         shares.append(min(left_s, max(0.0, wanted_s)))

@@ -285,7 +285,7 @@ def _never_timed(data: _Data, timed: set[str]) -> Iterator[Line]:
 
 def _breakdown_figure(data: _Data, parts: Sequence[Parts]) -> Figure:
     """Draw a bar for each contender, divided into the parts of a call, the call's time beside it."""
-    figure = Figure(figsize=(7.5, 2.2 + 0.32 * len(parts)), layout="constrained")
+    figure = Figure(figsize=(7.5, max(3.4, 2.2 + 0.32 * len(parts))), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for row, each in enumerate(parts):
@@ -322,7 +322,8 @@ def _breakdown_words(parts: Sequence[Parts]) -> str:
     workers = max(each.workers for each in parts)
     divided = f", divided by {workers} where {workers} workers step at once" if workers > 1 else ""
     return (
-        "An empty call is a step() of environments that do nothing, with the same observations.\n"
+        "An empty call is a step() of environments that do nothing, with observations of the same size (the median of "
+        "all points with such batches).\n"
         f"Environments' own time: a call of the plain loop less its empty call{divided}.\n"
         f"Batching: the plain loop's empty call{', divided alike' * (workers > 1)}. "
         "Hand-over: what the contender's own empty call takes beyond that.\n"

@@ -318,3 +318,29 @@ def test_a_sweep_runs(tmp_path):
     assert recorded.verdicts["verdict"].tolist() == ["correct"] * 4
     assert recorded.study.sweep == study.sweep
     assert list(points_of(recorded)) == list(study.sweep.points())
+
+
+def test_the_empty_call_is_that_of_all_points_with_such_batches(tmp_path):
+    recorded = recorded_as(tmp_path, Sweep(BASE, {"step_us": (1, 10), "num_envs": (1,)}))
+    table = recorded.measurements
+    loky = (table["contender"] == "batch_env/loky/actors") & (table["metric"] == Metric.CALL)
+    disturbed = loky & (table["environment"] == BASE.source.label) & (table["num_envs"] == BASE.num_envs)
+    recorded.measurements.loc[disturbed, "value"] = 1.0
+
+    *_, parts = breakdown(recorded, BASE, points_of(recorded)[BASE])
+
+    assert parts.handover_s == pytest.approx(38e-6)
+
+
+def test_a_limit_is_a_line_of_its_own_without_a_cross_over_or_parts(tmp_path, fakes):
+    fakes("limit")
+    costs = {"plain_loop": (4e-6, 1), "limit": (9e-6, 2)}  # it passes 1 at about a microsecond and a quarter
+    recorded = recorded_as(tmp_path, Sweep(BASE, {"step_us": (1, 1000)}), costs)
+
+    parts = breakdown(recorded, BASE, points_of(recorded)[BASE])
+    charts = draw_charts(recorded, tmp_path / "charts")
+
+    assert [each.contender for each in parts] == ["plain_loop"]
+    texts = re.findall(r">([^<>]+)</text>", charts[1].read_text(encoding="utf-8"))
+    assert "fake limit" in texts
+    assert {text for text in texts if text.endswith((" µs", " ms"))} == {"1 µs", "10 µs", "100 µs", "1 ms"}  # the axis
