@@ -270,7 +270,7 @@ def all_contenders() -> dict[str, Contender]:
         for execution in executions_of(backend)
     ]
     others: tuple[Contender, ...] = (LimitContender(), *ours, AutoContender())
-    return _REGISTERED | {contender.name: contender for contender in others}
+    return _REGISTERED | {contender.name: contender for contender in others if contender.name not in _REGISTERED}
 
 
 def select_contenders(patterns: Iterable[str]) -> list[Contender]:

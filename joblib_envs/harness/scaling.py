@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from joblib_envs.harness.contenders import BASELINE, all_contenders
+from joblib_envs.harness.contenders import BASELINE, LIMIT, all_contenders
 from joblib_envs.harness.records import Metric
 from joblib_envs.harness.results import CELL_COLUMNS, Recorded
 from joblib_envs.harness.summary import CellSummary, Estimate, Line, estimate_median, summarise
 from joblib_envs.harness.sweep import Point, Sweep
 
-__all__ = ["LIMIT", "Curve", "Parts", "breakdown", "cross_over", "curve_cross_over", "curves", "points_of", "sweep_of"]
-
-LIMIT = "limit"
-"""The contender that is what nobody can beat, where a study has it."""
+__all__ = ["Curve", "Parts", "breakdown", "cross_over", "curve_cross_over", "curves", "points_of", "sweep_of"]
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLoca
 
 from joblib_envs.equality import Verdict
 from joblib_envs.harness import style
-from joblib_envs.harness.contenders import BASELINE
+from joblib_envs.harness.contenders import BASELINE, LIMIT
 from joblib_envs.harness.results import Recorded
-from joblib_envs.harness.scaling import LIMIT, Curve, Parts, breakdown, curve_cross_over, curves, points_of, sweep_of
+from joblib_envs.harness.scaling import Curve, Parts, breakdown, curve_cross_over, curves, points_of, sweep_of
 from joblib_envs.harness.summary import CellSummary, Estimate, Line
 from joblib_envs.harness.sweep import FACTOR_WORDS, Point, Sweep, bytes_words, time_words
 

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import BASELINE
+from joblib_envs.harness.contenders import BASELINE, LIMIT
 from joblib_envs.harness.recommendation import ratio_words
 from joblib_envs.harness.results import Recorded
-from joblib_envs.harness.scaling import LIMIT, curve_cross_over, curves, points_of, sweep_of
+from joblib_envs.harness.scaling import curve_cross_over, curves, points_of, sweep_of
 from joblib_envs.harness.summary import CellSummary, Line
 from joblib_envs.harness.sweep import FACTOR_WORDS, Point, Sweep, time_words
 

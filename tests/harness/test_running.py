@@ -2,6 +2,7 @@ import getpass
 import io
 import json
 import socket
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -15,11 +16,11 @@ from joblib_envs.harness.contenders import select_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.machine import describe_machine
 from joblib_envs.harness.recommendation import recommend
-from joblib_envs.harness.records import Judgement, Metric, Sample
+from joblib_envs.harness.records import NOT_JUDGED, Judgement, Metric, Sample
 from joblib_envs.harness.report import print_results
 from joblib_envs.harness.results import ResultsFolder, load_results
 from joblib_envs.harness.rounds import Rounds
-from joblib_envs.harness.runner import run_study
+from joblib_envs.harness.runner import cells_of, run_study
 from joblib_envs.harness.study import Study
 from joblib_envs.harness.summary import estimate_median, summarise
 from joblib_envs.harness.timing import Timing, time_contender
@@ -74,7 +75,8 @@ def rounds_of(*contenders, count=3):
         drop=lambda contender, judgement: dropped.update({contender.name: judgement}),
     )
     rounds.run(lambda text: None)
-    return samples, dropped
+    assert all(each.value > 1e6 for each in samples if each.metric == Metric.MEMORY)
+    return [each for each in samples if each.metric == Metric.THROUGHPUT], dropped
 
 
 def test_each_round_lets_each_contender_take_one_turn():
@@ -319,7 +321,7 @@ def test_the_table_fits_80_columns_with_a_line_for_each_contender(tmp_path):
 
     titles = [contender.title for contender in contenders]
     assert [title for title in titles if not any(line.lstrip().startswith(f"{title} ") for line in lines)] == []
-    assert any(line.split()[-4:] == ["1.00x", "1.00..1.00", "1,234", "0.012"] for line in lines)
+    assert any(line.split()[-4:] == ["1.00x", "1.00..1.00", "1,234", "12.3"] for line in lines)
     assert max(len(line) for line in lines if not line.startswith("    ")) <= 80  # code is never folded
 
 
@@ -334,3 +336,32 @@ def test_each_reason_is_said_once_and_columns_without_numbers_are_left_out(tmp_p
 
     assert text.count("because") == 1
     assert "steps/s" not in text
+
+
+def test_the_limit_is_timed_without_a_verdict_and_never_recommended(tmp_path):
+    study = Study("s", (EnvironmentSource("CartPole-v1"),), ("plain_loop", "limit", "gymnasium_sync"), (4,), (2,))
+    folder = ResultsFolder(tmp_path / "out")
+
+    run_study(replace(study, rounds=3, min_time_s=0.02), folder, Silence())
+    cell = summarise(load_results(folder.path))[0]
+    lines = {line.contender: line for line in cell.lines}
+    words, _ = recommend(cell, study.environments[0])
+
+    limit = lines["limit"]
+    assert limit.verdict is Verdict.INCOMPLETE
+    assert limit.reason == NOT_JUDGED
+    assert limit.speed_up.median > 0
+    assert limit.of_limit.median == 1
+    assert lines["plain_loop"].of_limit.median > 0
+    assert lines["gymnasium_sync"].of_sync.median == 1
+    assert all(line.memory_bytes > 1e6 for line in lines.values())
+    assert "limit" not in words
+    table = printed(load_results(folder.path))
+    assert any("not judged" in line for line in table)
+
+
+def test_an_environment_may_have_numbers_of_its_own():
+    one, other = EnvironmentSource("CartPole-v1", num_envs=(1, 2)), EnvironmentSource("Pendulum-v1", n_jobs=(3,))
+    study = Study("s", (one, other), ("plain_loop",), (8,), (2,))
+
+    assert [(cell.num_envs, cell.n_jobs) for cell in cells_of(study)] == [(1, 2), (2, 2), (8, 3)]
