@@ -10,7 +10,7 @@ from typing import Any
 import joblib
 
 from joblib_envs.errors import ArgumentError
-from joblib_envs.harness.contenders import LIMIT, BatchEnvContender, all_contenders
+from joblib_envs.harness.contenders import BatchEnvContender, all_contenders
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.study import Study
 
@@ -95,7 +95,7 @@ def _contenders(backends: Sequence[str], executions: Sequence[str]) -> tuple[str
     return tuple(
         name
         for name in known
-        if name != LIMIT  # for studies: it takes as long as the others, and nobody can use it
+        if getattr(known[name], "in_comparisons", True)  # the others are for studies
         and (
             name not in ours
             or (

@@ -262,14 +262,17 @@ for _contender in (
 def all_contenders() -> dict[str, Contender]:
     """Return every contender that can be named here, ours last."""
     from joblib_envs.execution import available_backends, executions_of
+    from joblib_envs.execution.registry import actor_backends
     from joblib_envs.harness.limit import LimitContender
+    from joblib_envs.harness.rollouts import RolloutContender
 
     ours = [
         BatchEnvContender(backend, execution)
         for backend in available_backends()
         for execution in executions_of(backend)
     ]
-    others: tuple[Contender, ...] = (LimitContender(), *ours, AutoContender())
+    rollouts = [RolloutContender(backend) for backend in available_backends() if backend in actor_backends()]
+    others: tuple[Contender, ...] = (LimitContender(), *ours, AutoContender(), *rollouts)
     return _REGISTERED | {contender.name: contender for contender in others if contender.name not in _REGISTERED}
 
 

@@ -33,6 +33,7 @@ class LimitContender:
     ours: bool = False
     parallel: bool = True
     is_judged: bool = False
+    in_comparisons: bool = False
 
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> NoReturn:  # noqa: ARG002
         """Refuse: it has no vector interface."""

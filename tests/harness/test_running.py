@@ -365,3 +365,30 @@ def test_an_environment_may_have_numbers_of_its_own():
     study = Study("s", (one, other), ("plain_loop",), (8,), (2,))
 
     assert [(cell.num_envs, cell.n_jobs) for cell in cells_of(study)] == [(1, 2), (2, 2), (8, 3)]
+
+
+def test_rollouts_are_judged_by_their_data_and_timed_by_their_steps(tmp_path):
+    study = Study("s", (EnvironmentSource("CartPole-v1"),), ("plain_loop", "rollout/sequential"), (3,), (1,))
+    folder = ResultsFolder(tmp_path / "out")
+
+    run_study(replace(study, rounds=2, min_time_s=0.02), folder, Silence())
+    recorded = load_results(folder.path)
+
+    verdicts = recorded.verdicts.set_index("contender")
+    assert verdicts["verdict"]["rollout/sequential"] == "correct"
+    assert verdicts["episode_ends"]["rollout/sequential"] >= 1
+    samples = recorded.measurements
+    chosen = samples[(samples["contender"] == "rollout/sequential") & (samples["metric"] == Metric.THROUGHPUT)]
+    assert len(chosen) == 2
+    assert (chosen["reset_steps"] > 0).all()
+    assert (chosen["env_steps"] + chosen["reset_steps"] == 3 * chosen["calls"]).all()
+
+
+def test_a_comparison_leaves_out_what_only_studies_need():
+    from joblib_envs.harness.comparison import comparison_study
+
+    options = {"num_envs": 2, "n_jobs": 2, "rounds": 1, "min_time": 0.1, "quick": True, "seed": 0}
+    study = comparison_study("CartPole-v1", "{}", (), (), **options)
+
+    assert "plain_loop" in study.contenders
+    assert not {"limit", "rollout/loky"} & set(study.contenders)
