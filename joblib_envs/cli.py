@@ -254,7 +254,7 @@ def plot(results: Path) -> None:
 
 @main.command(name="list")
 def list_() -> None:
-    """List backends, contenders, studies and results.
+    """List Python and its GIL, backends, contenders, studies and results.
 
     \b
     Example:

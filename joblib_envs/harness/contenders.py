@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import gymnasium
 import joblib
+from gymnasium.vector import AutoresetMode
 
 from joblib_envs.choosing import AUTO
 from joblib_envs.errors import ArgumentError
@@ -30,6 +31,7 @@ __all__ = [
     "Contender",
     "VectorLike",
     "all_contenders",
+    "autoreset_mode_of",
     "register_contender",
     "select_contenders",
 ]
@@ -50,7 +52,7 @@ AUTO_CONTENDER = f"batch_env/{AUTO}"
 class VectorLike(Protocol):
     """What a contender builds: the part of ``gymnasium.vector.VectorEnv`` that a judge drives.
 
-    Episodes are reset at the next step. Infos may be a list, one dict per sub-environment.
+    Episodes are reset at the next step, unless the contender has another ``autoreset_mode``. Infos may be a list, one dict per sub-environment.
     """
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
@@ -75,7 +77,12 @@ class VectorLike(Protocol):
 
 
 class Contender(Protocol):
-    """One way to step environments. It must pickle: each is judged in its own process."""
+    """One way to step environments. It must pickle: each is judged in its own process.
+
+    It may have more: ``autoreset_mode``, where it isn't ``NEXT_STEP`` (see :func:`autoreset_mode_of`);
+    ``open(cell)``, which returns a :class:`~joblib_envs.harness.timing.TimedRun` where stepping isn't how it is
+    timed; ``is_judged = False``, where it returns no data; ``in_comparisons = False``, where only studies name it.
+    """
 
     @property
     def name(self) -> str:
@@ -264,6 +271,7 @@ def all_contenders() -> dict[str, Contender]:
     from joblib_envs.execution import available_backends, executions_of
     from joblib_envs.execution.registry import actor_backends
     from joblib_envs.harness.limit import LimitContender
+    from joblib_envs.harness.peers import RayActorsContender, Sb3Contender
     from joblib_envs.harness.rollouts import RolloutContender
 
     ours = [
@@ -272,8 +280,15 @@ def all_contenders() -> dict[str, Contender]:
         for execution in executions_of(backend)
     ]
     rollouts = [RolloutContender(backend) for backend in available_backends() if backend in actor_backends()]
-    others: tuple[Contender, ...] = (LimitContender(), *ours, AutoContender(), *rollouts)
+    peers = (Sb3Contender(), RayActorsContender())
+    others: tuple[Contender, ...] = (LimitContender(), *peers, *ours, AutoContender(), *rollouts)
     return _REGISTERED | {contender.name: contender for contender in others if contender.name not in _REGISTERED}
+
+
+def autoreset_mode_of(contender: Contender) -> AutoresetMode:
+    """Return when a contender resets an ended episode: by that it is judged, and its steps are counted."""
+    mode: AutoresetMode = getattr(contender, "autoreset_mode", AutoresetMode.NEXT_STEP)
+    return mode
 
 
 def select_contenders(patterns: Iterable[str]) -> list[Contender]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from joblib_envs.equality import Difference, Verdict, first_difference
 from joblib_envs.errors import BackendUnavailableError, StateCannotTravelError
-from joblib_envs.harness.contenders import Contender, VectorLike
+from joblib_envs.harness.contenders import Contender, VectorLike, autoreset_mode_of
 from joblib_envs.harness.program import Operation, make_program
 from joblib_envs.harness.records import Cell, Judgement, Metric, Sample, Send, describe_error
 from joblib_envs.harness.reference import CONSTRUCTOR, Answer, EnvironmentFault, make_reference, record_answers
@@ -113,7 +113,7 @@ def _survey(send: _Stopwatch, cell: Cell, limits: Limits) -> Survey:
 def judge(send: Send, contender: Contender, cell: Cell, surveyed: Survey, limits: Limits) -> None:
     """Judge a contender; send its start-up time as ``"sample"`` and the answer as ``"judgement"``."""
     try:
-        reference = make_reference(cell.environment, cell.num_envs)
+        reference = make_reference(cell.environment, cell.num_envs, autoreset_mode_of(contender))
         program = make_program(reference.action_space, cell.num_envs, cell.seed, short=surveyed.short)
         answers = record_answers(reference, program, limits.required_s / 3, MEMORY_BYTES, send)
         reference.close()

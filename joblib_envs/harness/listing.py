@@ -1,11 +1,13 @@
-"""What can be compared here: backends, contenders, studies and recorded results."""
+"""What can be compared here: Python, backends, contenders, studies and recorded results."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
 from joblib_envs.errors import ArgumentError
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.harness.contenders import all_contenders
 from joblib_envs.harness.study import Study, load_study
 from joblib_envs.harness.travel_methods import METHODS
@@ -16,6 +18,7 @@ __all__ = ["list_everything"]
 def list_everything(experiments: Path, results: Path) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return sections of (name, description) pairs."""
     return [
+        ("Python", [(platform.python_version(), _interpreter())]),
         ("backends", _backends()),
         ("contenders", [(name, contender.title) for name, contender in all_contenders().items()]),
         ("methods to copy an environment", [(name, method.title) for name, method in METHODS.items()]),
@@ -28,6 +31,12 @@ def list_everything(experiments: Path, results: Path) -> list[tuple[str, list[tu
             [(path.parent.name, _answer(path)) for path in sorted(results.glob("*/study.toml"))],
         ),
     ]
+
+
+def _interpreter() -> str:
+    if gil_is_enabled():
+        return "the GIL is on: one thread at a time runs Python"
+    return "the GIL is off: threads run Python at the same time"
 
 
 def _backends() -> list[tuple[str, str]]:

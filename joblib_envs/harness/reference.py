@@ -59,7 +59,7 @@ class Answer:
         if isinstance(got["infos"], list):
             each: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
             for index, info in self.records:
-                each[index] = info
+                each[index] = each[index] | info  # an end in the same step gives two
             return self.fields | {"infos": each}
         if not lossless:
             try:
@@ -69,14 +69,16 @@ class Answer:
         return self.fields | {"infos": InfoRule.LOSSLESS.batch(self.records, self.num_envs)}
 
 
-def make_reference(source: EnvironmentSource, num_envs: int) -> Reference:
+def make_reference(
+    source: EnvironmentSource, num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+) -> Reference:
     """Make the reference.
 
     Raises:
         EnvironmentFault: The environment's constructor raised.
     """
     try:
-        return Reference([source] * num_envs, AutoresetMode.NEXT_STEP, InfoRule.LOSSLESS)
+        return Reference([source] * num_envs, autoreset_mode, InfoRule.LOSSLESS)
     except Exception as error:
         raise EnvironmentFault(CONSTRUCTOR) from error
 

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 import psutil
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from joblib_envs.harness.contenders import Contender, VectorLike
+from joblib_envs.harness.contenders import Contender, VectorLike, autoreset_mode_of
 from joblib_envs.harness.records import Cell, Metric, Sample, Send, describe_error
 
 __all__ = ["TimedRun", "Timing", "cpu_s", "memory_bytes", "sample_actions", "settle", "time_contender"]
@@ -104,6 +105,7 @@ class _Run:
         self.envs: VectorLike = contender.build(cell.environment, cell.num_envs, cell.n_jobs)
         self.envs.reset(seed=cell.seed)
         self._actions = itertools.cycle(sample_actions(cell))
+        self._resets_take_a_step = autoreset_mode_of(contender) is AutoresetMode.NEXT_STEP
         self._ended = 0  # sub-environments whose next step only resets
 
     def warm_up(self, chunk_s: float) -> None:
@@ -142,7 +144,9 @@ class _Run:
         )
 
     def _count(self, flags: Sequence[tuple[Any, Any]]) -> tuple[int, int]:
-        """Count transitions; the step after an end only resets and is no transition."""
+        """Count transitions; where the step after an end only resets, that is none."""
+        if not self._resets_take_a_step:
+            return len(flags) * self.num_envs, 0
         resets = 0
         for terminations, truncations in flags:
             resets += self._ended
