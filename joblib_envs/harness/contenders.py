@@ -52,7 +52,8 @@ AUTO_CONTENDER = f"batch_env/{AUTO}"
 class VectorLike(Protocol):
     """What a contender builds: the part of ``gymnasium.vector.VectorEnv`` that a judge drives.
 
-    Episodes are reset at the next step, unless the contender has another ``autoreset_mode``. Infos may be a list, one dict per sub-environment.
+    Episodes are reset at the next step, unless the contender has another ``autoreset_mode``.
+    Infos may be a list, one dict per sub-environment.
     """
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:

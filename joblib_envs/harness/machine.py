@@ -19,6 +19,7 @@ __all__ = ["describe_machine"]
 PACKAGES = (
     "joblib-envs", "gymnasium", "joblib", "numpy", "cloudpickle", "scipy", "pandas",
     "mujoco", "ale-py", "box2d", "minigrid", "gymnasium-robotics", "highway-env", "panda-gym",
+    "distributed", "ray", "stable-baselines3",
 )  # fmt: skip
 """Those that are installed are named with their versions."""
 

@@ -114,7 +114,8 @@ class _Sb3:
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, list[dict[str, Any]]]:
         """Step all; SB3 calls a step ``done``, and its info says whether only time was over."""
-        observations, rewards, dones, infos = self._envs.step(actions)
+        observations, rewards, dones, told = self._envs.step(actions)
+        infos: list[dict[str, Any]] = list(told)
         if isinstance(observations, np.ndarray):
             self._observations = list(observations)
         truncations = np.array([info.pop("TimeLimit.truncated") for info in infos], dtype=np.bool_)
@@ -123,7 +124,7 @@ class _Sb3:
             final = {"final_obs": final_obs, "final_info": infos[index]}
             infos[index] = final | self._envs.reset_infos[index]
         # NumPy's floats of 32 bits keep their values; Gymnasium's rewards have 64.
-        return observations, rewards.astype(np.float64), dones & ~truncations, truncations, list(infos)
+        return observations, rewards.astype(np.float64), dones & ~truncations, truncations, infos
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each environment."""
