@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from joblib_envs.cli import main
 from joblib_envs.equality import Verdict
+from joblib_envs.gil import gil_is_enabled
 from joblib_envs.harness import contenders, progress
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.progress import LineProgress
@@ -340,8 +342,9 @@ def test_list_shows_backends_contenders_studies_and_results(folder):
     result = called("list")
 
     assert result.exit_code == 0
-    for words in ("loky", "actors, tasks", "naive_joblib", "asked", "Which?"):
+    for words in ("loky", "actors, tasks", "naive_joblib", "asked", "Which?", platform.python_version()):
         assert words in result.stdout
+    assert f"the GIL is {'on' if gil_is_enabled() else 'off'}" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
