@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "checked_seeds",
     "checked_state_method",
     "checked_states",
+    "checked_timeout",
     "checked_values",
     "split_options",
 ]
@@ -179,6 +180,22 @@ def split_options(options: Any, num_envs: int) -> tuple[dict[str, Any] | None, A
     if not mask.any():
         raise ArgumentError(f"{wanted}; all are False: leave the call out when there is nothing to reset")
     return env_options, mask.copy()
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """Return the seconds to wait, or None.
+
+    Raises:
+        ArgumentTypeError: It is no number.
+        ArgumentError: It is negative or not a number.
+    """
+    if timeout is None:
+        return None
+    if not isinstance(timeout, Real) or isinstance(timeout, bool):
+        raise ArgumentTypeError(f"timeout={timeout!r} must be a number of seconds to wait, or None to wait for ever")
+    if not float(timeout) >= 0:  # not a number isn't, either
+        raise ArgumentError(f"timeout={timeout!r} must be 0 seconds or more, or None to wait for ever")
+    return float(timeout)
 
 
 def checked_values(values: Any, num_envs: int) -> list[Any]:

@@ -402,6 +402,7 @@ class BatchEnv(BatchRollouts):
         self._execution.bind(self._leaves, 1 if self.copy else 2, self._check_actions.shape)
 
     def _check_timeout(self, timeout: float | None) -> None:
+        arguments.checked_timeout(timeout)
         if timeout is not None and not self._execution.bounds_waits:
             raise ArgumentError(
                 f"timeout={timeout!r} can't be had in tasks execution, where joblib decides how long a call lasts: use "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,8 +11,9 @@ from gymnasium.vector.utils import batch_space
 
 from joblib_envs import arguments
 from joblib_envs.batch_states import BatchStates
-from joblib_envs.errors import ArgumentError, ArgumentTypeError, CallTimeoutError, WorkerDiedError
+from joblib_envs.errors import ArgumentError, ArgumentTypeError, WorkerDiedError
 from joblib_envs.execution.actors import Actors
+from joblib_envs.execution.in_flight import Done
 from joblib_envs.info_columns import InfoColumns, batch_columns
 from joblib_envs.relay import replay
 from joblib_envs.rows import Array
@@ -100,32 +102,37 @@ class BatchSending(BatchStates):
         with guard("recv", waits_for="send"):
             actors = self._actors("recv")
             _check_min_envs(min_envs, actors.num_in_flight)
+            timeout_s = arguments.checked_timeout(timeout)
             try:
-                done = actors.take_some(int(min_envs), timeout)
-            except CallTimeoutError:
-                raise
+                done = actors.take_some(int(min_envs), timeout_s)
             except WorkerDiedError as error:
                 self._cut_short(error)
                 raise
-            indices = np.array([index for each in done for index in each.indices], dtype=np.int64)
-            reply = Reply()
-            for each in done:
-                reply.failures.update(each.reply.failures)
-                reply.output.extend(each.reply.output)
-            self._sent.difference_update(indices.tolist())
-            if not self._sent:
-                guard.pending = None
-            observations, rewards, terminations, truncations = actors.rows.chosen(
-                self.single_observation_space, indices
-            )
-            self._readiness.after_some(indices, terminations | truncations, reply.failures)
-            replay(reply.output)
-            parts = [part for each in done for part in each.reply.infos or (InfoColumns(len(each.indices)),)]
-            infos = batch_columns(parts) if any(each.reply.infos for each in done) else {}
-            batch = (observations, rewards, terminations, truncations, infos, indices)
+            try:
+                batch, reply = self._received(actors, done)
+            except BaseException as error:  # an interrupt: what was taken, nobody has seen
+                self._cut_short(error)
+                raise
         if reply.failures:
-            self._raise("step", reply, (*batch, np.isin(indices, list(reply.failures))))
-        return batch
+            self._raise("step", reply, (*batch, np.isin(batch[-1], list(reply.failures))))
+        return batch  # type: ignore[return-value]
+
+    def _received(self, actors: Actors, done: Sequence[Done]) -> tuple[tuple[Any, ...], Reply]:
+        """Return what ``recv`` does, and all that went wrong."""
+        indices = np.array([index for each in done for index in each.indices], dtype=np.int64)
+        reply = Reply()
+        for each in done:
+            reply.failures.update(each.reply.failures)
+            reply.output.extend(each.reply.output)
+        observations, rewards, terminations, truncations = actors.rows.chosen(self.single_observation_space, indices)
+        parts = [part for each in done for part in each.reply.infos or (InfoColumns(len(each.indices)),)]
+        infos = batch_columns(parts) if any(each.reply.infos for each in done) else {}
+        self._readiness.after_some(indices, terminations | truncations, reply.failures)
+        self._sent.difference_update(indices.tolist())
+        if not self._sent:
+            self._guard.pending = None
+        replay(reply.output)
+        return (observations, rewards, terminations, truncations, infos, indices), reply
 
     def _actors(self, what: str) -> Actors:
         if not isinstance(self._execution, Actors):

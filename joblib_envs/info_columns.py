@@ -91,8 +91,9 @@ class InfoColumns:
         store, place = self._store, self._first + row
         if type(info) is dict:
             try:
-                for number, table in store.by_keys.get(tuple(info), ()):
-                    if table.store(place, info):
+                keys = tuple(info)
+                for number, table in store.by_keys.get(keys, ()):
+                    if table.store(place, info, keys):
                         if table.rest:
                             store.beside[place] = table.rest_of(info)
                         self.numbers[row] = number
@@ -215,8 +216,11 @@ class Table:
         numbers = [(column.kind, column.array) for column in self.columns if isinstance(column, _Numbers)]
         self._plain = numbers if len(numbers) == len(self.columns) else None
 
-    def store(self, row: int, info: dict[Any, Any]) -> bool:
-        """Write an info with these keys into a row, or tell that it has another form."""
+    def store(self, row: int, info: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
+        """Write an info with keys equal to these into a row, or tell that it has another form."""
+        for key in keys:  # an equal one of a subclass of str isn't the same
+            if type(key) is not str:
+                return False
         if self._plain is not None:
             for value, (kind, array) in zip(info.values(), self._plain, strict=True):
                 if type(value) is not kind:
@@ -313,7 +317,10 @@ class _Dicts:
         self.has_rest = self.table.rest
 
     def store(self, row: int, value: Any) -> bool:
-        return type(value) is dict and tuple(value) == self.table.keys and self.table.store(row, value)
+        if type(value) is not dict:
+            return False
+        keys = tuple(value)
+        return keys == self.table.keys and self.table.store(row, value, keys)
 
     def load(self, row: int, rest: Iterator[Any]) -> Any:
         return self.table.load(row, rest)

@@ -288,8 +288,9 @@ def _buffers(array: Array) -> list[memoryview]:
 
     Writing to it takes half the time of NumPy's, whose checks of dtype and shape it has in it.
     """
-    if array.ndim != 2 or array.dtype.kind not in "biuf" or array.dtype == np.uint8 or not array.shape[1]:
-        return []  # uint8 would take text in bytes for numbers
+    dtype = array.dtype
+    if array.ndim != 2 or not array.shape[1] or dtype.kind not in "biuf" or not dtype.isnative or dtype == np.uint8:
+        return []  # buffers know no other byte order, and uint8 would take text in bytes for numbers
     try:
         return [memoryview(row) for row in array]
     except (ValueError, BufferError):  # a dtype that buffers don't know

@@ -169,6 +169,28 @@ def test_parts_have_rows_of_their_own_in_the_same_columns():
     assert whole.dicts() == [{"c": [1]}, None, None, {"a": 3.0, "b": "z"}]
 
 
+class Key(str):
+    """Equal to the text that it holds, and something else."""
+
+    def __repr__(self):
+        return f"Key({super().__repr__()})"
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_key_that_only_equals_another_is_kept_as_it_is(nested):
+    def wrapped(info):
+        return {"inner": info} if nested else info
+
+    columns = told([wrapped({"a": 1}), None])
+    env_infos = [None, wrapped({Key("a"): 2})]
+    got = told(env_infos, columns)
+
+    assert repr(got.dicts()) == repr(env_infos)
+    assert repr(batch_columns([got])) == repr(batch_infos(env_infos))
+
+
 def test_a_dropped_row_has_no_info_any_more():
     columns = told([{"a": 1}, {"b": "x"}])
     columns.drop(0)

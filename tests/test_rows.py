@@ -42,6 +42,33 @@ def test_the_batch_is_what_gymnasium_concatenates(kind, copied):
     assert first_difference(wanted, got, "observations") is None
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">i2", "<f4", "f2", "?", "u1", "i8", np.longdouble])
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda dtype: np.array([1, 0, 1], dtype),
+        lambda dtype: np.array([1, 0, 1], np.dtype(dtype).newbyteorder()),
+        lambda dtype: [np.array(value, dtype) for value in (1, 0, 1)],
+        lambda dtype: np.array([[1, 5], [0, 5], [1, 5]], dtype)[:, 0],
+        lambda dtype: np.ma.masked_array(np.array([1, 0, 1], dtype), [False, False, False]),
+    ],
+    ids=["array", "other byte order", "list", "strided", "masked"],
+)
+def test_vectors_of_any_dtype_and_form_are_taken(dtype, given):
+    space = Box(0, 1, (3,), np.dtype(dtype))
+    rows = rows_of(space, 1)
+
+    rows.write_observation(0, given(dtype))
+
+    wanted = np.array([[1, 0, 1]], dtype)
+    assert first_difference(wanted, rows.batch(space, copied=True)) is None
+
+
+def test_text_in_bytes_is_no_vector_of_numbers():
+    with pytest.raises((ValueError, TypeError)):
+        rows_of(Box(0, 255, (3,), np.uint8), 1).write_observation(0, b"abc")
+
+
 @pytest.mark.parametrize("kind", list(SpaceKind))
 def test_a_cleared_row_is_what_gymnasium_makes_empty(kind):
     space = make_space(kind)

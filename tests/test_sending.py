@@ -182,6 +182,9 @@ def test_what_cannot_be_sent_or_received_is_refused_and_nobody_moves(backend):
         for min_envs in (0, 2, 1.5, True):
             with pytest.raises(ArgumentError, match="min_envs"):
                 envs.recv(min_envs)
+        for timeout in ("a", -1, float("nan"), True):
+            with pytest.raises(ArgumentError, match="timeout="):
+                envs.recv(timeout=timeout)
         for call in (lambda: envs.step([0, 0, 0]), envs.reset, lambda: envs.call("count"), lambda: envs.step_wait()):
             with pytest.raises((PendingCallError, NoPendingCallError)):
                 call()
