@@ -115,7 +115,7 @@ class BatchSending(BatchStates):
                 raise
         if reply.failures:
             self._raise("step", reply, (*batch, np.isin(batch[-1], list(reply.failures))))
-        return batch  # type: ignore[return-value]
+        return batch
 
     def _received(self, actors: Actors, done: Sequence[Done]) -> tuple[tuple[Any, ...], Reply]:
         """Return what ``recv`` does, and all that went wrong."""
