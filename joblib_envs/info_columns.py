@@ -203,7 +203,19 @@ class Table:
         self.keys = tuple(key for key, _ in form)
         self.rest: bool
         self.is_batchable: bool
-        self.columns: list[_Column] = [_COLUMNS[what[0]](what[1:], num_rows, allocate) for _, what in form]
+        self._blocks = [
+            (np.array(positions), allocate((len(positions), num_rows), dtype))
+            for dtype, positions in _numbers_by_dtype(form).items()
+        ]
+        numbers: dict[int, Array] = {}
+        for positions, block in self._blocks:
+            numbers.update(zip(positions.tolist(), block, strict=True))
+        self.columns: list[_Column] = []
+        for at, (_, what) in enumerate(form):
+            if what[0] == "number":
+                self.columns.append(_Numbers(what[1], numbers[at]))
+            else:
+                self.columns.append(_COLUMNS[what[0]](what[1:], num_rows, allocate))
         self.rest = any(isinstance(column, _Rest | _Dicts) and column.has_rest for column in self.columns)
         taken = set(self.keys)
         self.is_batchable = (
@@ -213,8 +225,8 @@ class Table:
             and all(column.table.is_batchable for column in self.columns if isinstance(column, _Dicts))
         )
         self.is_flat = all(isinstance(column, _Numbers | _Arrays) for column in self.columns)
-        numbers = [(column.kind, column.array) for column in self.columns if isinstance(column, _Numbers)]
-        self._plain = numbers if len(numbers) == len(self.columns) else None
+        written = [(column.kind, column.written) for column in self.columns if isinstance(column, _Numbers)]
+        self._plain = written if len(written) == len(self.columns) else None
 
     def store(self, row: int, info: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
         """Write an info with keys equal to these into a row, or tell that it has another form."""
@@ -260,27 +272,37 @@ class Table:
             parts: Tables of this form, which rows of them to take, and where in the batch those go.
             present: Which sub-environments have an info: bool ``(n,)``.
         """
-        batch: dict[str, Any] = {}
-        for position, (key, column) in enumerate(zip(self.keys, self.columns, strict=True)):
+        values: list[Any] = [None] * len(self.keys)
+        for number, (positions, block) in enumerate(self._blocks):  # numbers of one type at once
+            batched = np.zeros((len(block), len(present)), dtype=block.dtype)
+            for table, rows, place in parts:
+                batched[:, place] = table._blocks[number][1][:, rows]
+            for at, row in zip(positions.tolist(), batched, strict=True):
+                values[at] = row
+        for at, column in enumerate(self.columns):
             if isinstance(column, _Dicts):
-                inner = [(table.columns[position].table, rows, place) for table, rows, place in parts]  # type: ignore[union-attr]
-                batch[key] = column.table.batch(inner, present)
-            else:
-                assert isinstance(column, _Numbers | _Arrays)  # the others aren't batchable
-                values = np.zeros((len(present), *column.array.shape[1:]), dtype=column.array.dtype)
+                inner = [(table.columns[at].table, rows, place) for table, rows, place in parts]  # type: ignore[union-attr]
+                values[at] = column.table.batch(inner, present)
+            elif isinstance(column, _Arrays):
+                values[at] = np.zeros((len(present), *column.array.shape[1:]), dtype=column.array.dtype)
                 for table, rows, place in parts:
-                    values[place] = table.columns[position].array[rows]  # type: ignore[union-attr]
-                batch[key] = values
-            batch[f"_{key}"] = present.copy()
+                    values[at][place] = table.columns[at].array[rows]  # type: ignore[union-attr]
+        masks = np.empty((len(self.keys), len(present)), dtype=np.bool_)
+        masks[:] = present
+        batch: dict[str, Any] = {}
+        for key, value, mask in zip(self.keys, values, masks, strict=True):
+            batch[key] = value
+            batch[f"_{key}"] = mask
         return batch
 
 
 class _Numbers:
     """Numbers of one type: Python's int, float, bool, or one of NumPy's."""
 
-    def __init__(self, what: tuple[Any, ...], num_rows: int, allocate: Callable[[tuple[int, ...], Any], Array]) -> None:
-        self.kind: type = what[0]
-        self.array = allocate((num_rows,), np.dtype(self.kind))
+    def __init__(self, kind: type, array: Array) -> None:
+        self.kind, self.array = kind, array
+        # A buffer takes a float in half of NumPy's time.
+        self.written: Any = _buffer(array) if kind in (float, np.float64) else array
 
     def store(self, row: int, value: Any) -> bool:
         if type(value) is not self.kind:
@@ -290,6 +312,10 @@ class _Numbers:
 
     def load(self, row: int, rest: Iterator[Any]) -> Any:  # noqa: ARG002
         return self.kind(self.array[row])
+
+
+def _buffer(array: Any) -> Any:
+    return memoryview(array) if array.flags.writeable else array  # a pretended one is never written to
 
 
 class _Arrays:
@@ -342,7 +368,7 @@ class _Rest:
 
 
 _Column: TypeAlias = _Numbers | _Arrays | _Dicts | _Rest
-_COLUMNS: dict[str, type[_Column]] = {"number": _Numbers, "array": _Arrays, "dict": _Dicts, "rest": _Rest}
+_COLUMNS: dict[str, type[_Arrays | _Dicts | _Rest]] = {"array": _Arrays, "dict": _Dicts, "rest": _Rest}
 _SEEN: dict[Form, Form] = {}
 """One object for each form, so that equal ones are quickly known."""
 
@@ -401,6 +427,15 @@ def batch_columns(parts: Sequence[InfoColumns]) -> dict[Any, Any]:
                 pieces.append((table, part.place(rows), rows + start))
         start = stop
     return tables[0].batch(pieces, present)
+
+
+def _numbers_by_dtype(form: Form) -> dict[Any, list[int]]:
+    """Return the positions of a form's numbers, by their dtype."""
+    positions: dict[Any, list[int]] = {}
+    for at, (_, what) in enumerate(form):
+        if what[0] == "number":
+            positions.setdefault(np.dtype(what[1]), []).append(at)
+    return positions
 
 
 def _form_of(info: dict[Any, Any], depth: int) -> Form:
