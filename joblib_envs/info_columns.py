@@ -141,18 +141,20 @@ class InfoColumns:
         """Tell whether both are in the same columns."""
         return self._store is other._store
 
-    def one_table(self) -> tuple[Table | None, bool]:
-        """Return the table of all rows that have an info, and whether there is none or just one.
+    def one_table(self) -> tuple[Table | None, bool, bool]:
+        """Return the table of all rows that have an info, if its form can be batched by column.
 
-        Its form can be batched by column.
+        Also whether there is none or just one such table, and whether all rows are in it.
         """
-        numbers = self.tables_in_use()
+        numbers = set(self.numbers.tolist())
+        is_full = _NOTHING not in numbers
+        numbers.discard(_NOTHING)
         if not numbers:
-            return None, True
+            return None, True, False
         if len(numbers) > 1 or _BESIDE in numbers:
-            return None, False
+            return None, False, False
         table = self._store.tables[numbers.pop() - 1]
-        return (table, True) if table.is_batchable else (None, False)
+        return (table, True, is_full) if table.is_batchable else (None, False, False)
 
     def present(self) -> Array:
         """Return which rows have an info: bool ``(num_rows,)``."""
@@ -265,16 +267,17 @@ class Table:
                 arrays.extend(column.table.arrays())
         return arrays
 
-    def batch(self, parts: Sequence[tuple[Table, Any, Any]], present: Array) -> dict[str, Any]:
+    def batch(self, parts: Sequence[tuple[Table, Any, Any]], num_envs: int, present: Array | None) -> dict[str, Any]:
         """Return the batch of infos that are all of this form.
 
         Args:
             parts: Tables of this form, which rows of them to take, and where in the batch those go.
-            present: Which sub-environments have an info: bool ``(n,)``.
+            num_envs: Number of sub-environments.
+            present: Which of them have an info: bool ``(n,)``; None: all.
         """
         values: list[Any] = [None] * len(self.keys)
         for number, (positions, block) in enumerate(self._blocks):  # numbers of one type at once
-            batched = np.zeros((len(block), len(present)), dtype=block.dtype)
+            batched = np.zeros((len(block), num_envs), dtype=block.dtype)
             for table, rows, place in parts:
                 batched[:, place] = table._blocks[number][1][:, rows]
             for at, row in zip(positions.tolist(), batched, strict=True):
@@ -282,13 +285,13 @@ class Table:
         for at, column in enumerate(self.columns):
             if isinstance(column, _Dicts):
                 inner = [(table.columns[at].table, rows, place) for table, rows, place in parts]  # type: ignore[union-attr]
-                values[at] = column.table.batch(inner, present)
+                values[at] = column.table.batch(inner, num_envs, present)
             elif isinstance(column, _Arrays):
-                values[at] = np.zeros((len(present), *column.array.shape[1:]), dtype=column.array.dtype)
+                values[at] = np.zeros((num_envs, *column.array.shape[1:]), dtype=column.array.dtype)
                 for table, rows, place in parts:
                     values[at][place] = table.columns[at].array[rows]  # type: ignore[union-attr]
-        masks = np.empty((len(self.keys), len(present)), dtype=np.bool_)
-        masks[:] = present
+        masks = np.empty((len(self.keys), num_envs), dtype=np.bool_)
+        masks[:] = True if present is None else present
         batch: dict[str, Any] = {}
         for key, value, mask in zip(self.keys, values, masks, strict=True):
             batch[key] = value
@@ -409,24 +412,25 @@ def batch_columns(parts: Sequence[InfoColumns]) -> dict[Any, Any]:
         parts: The shards' infos, in index order.
     """
     found = [part.one_table() for part in parts]
-    tables = [table for table, _ in found if table is not None]
-    if not all(is_one for _, is_one in found) or any(table.form is not tables[0].form for table in tables):
+    tables = [table for table, _, _ in found if table is not None]
+    if not all(is_one for _, is_one, _ in found) or any(table.form is not tables[0].form for table in tables):
         return batch_infos([info for part in parts for info in part.dicts()])
     if not tables:
         return {}
-    present = np.concatenate([part.present() for part in parts])
+    is_full = all(is_full for _, _, is_full in found)
+    present = None if is_full else np.concatenate([part.present() for part in parts])
     pieces: list[tuple[Table, Any, Any]] = []
-    start, is_full = 0, bool(present.all())
-    for part, (table, _) in zip(parts, found, strict=True):
+    start = 0
+    for part, (table, _, _) in zip(parts, found, strict=True):
         stop = start + len(part)
         if table is not None:
-            if is_full:
+            if present is None:
                 pieces.append((table, part.place(slice(0, len(part))), slice(start, stop)))
             else:
                 rows = np.flatnonzero(present[start:stop])
                 pieces.append((table, part.place(rows), rows + start))
         start = stop
-    return tables[0].batch(pieces, present)
+    return tables[0].batch(pieces, start, present)
 
 
 def _numbers_by_dtype(form: Form) -> dict[Any, list[int]]:

@@ -102,8 +102,8 @@ class InfoHistory:
         numbers = infos.numbers.tobytes()
         whole = self._whole.get(numbers)
         if whole is None:
-            table, _ = infos.one_table()
-            if table is None or not infos.present().all() or not table.is_flat:
+            table, _, is_full = infos.one_table()
+            if table is None or not is_full or not table.is_flat:
                 self.add(step, infos.dicts())
                 return
             whole = self._whole[numbers] = _WholeTable(table, infos.place(slice(0, len(infos))))

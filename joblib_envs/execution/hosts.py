@@ -251,7 +251,8 @@ class ThreadHost:
 
     def start_step(self, actions: Array, slot: int) -> None:
         """Hand a copy of the actions to the thread."""
-        self._hand_over((Request("step", (actions.copy(),)), slot, False))
+        self._inbox.append((Request("step", (actions.copy(),)), slot, False))
+        self._something_begun.send()
 
     def finish(self, deadline: float | None = None) -> Reply:
         """Wait for the thread's reply."""
@@ -326,26 +327,28 @@ class ThreadHost:
                 self._answer_to(shard, *begun)
 
     def _answer_to(self, shard: Shard, request: Request, slot: int, is_of_rows: bool) -> None:
-        rows = range(len(shard))
-        if is_of_rows:
-            actions, start = request.arguments
-            rows = range(start, start + len(actions))
         try:
-            reply = self._handle(shard, request, slot)
+            rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
+            if self._limit.is_per_thread:
+                with self._limit.in_this_thread():
+                    reply = shard.handle(request, rows)
+            else:
+                reply = shard.handle(request, rows)
         except BaseException as error:  # an interrupt that an environment raises is its own
-            reply = _all_fail(range(shard.first_index + rows.start, shard.first_index + rows.stop), error)
+            chosen = _rows_of(request, shard) if is_of_rows else range(len(shard))
+            reply = _all_fail(range(shard.first_index + chosen.start, shard.first_index + chosen.stop), error)
         if is_of_rows:
-            self._rows_done.append((rows, reply))
+            self._rows_done.append((_rows_of(request, shard), reply))
             self._bell.send()
         else:
-            self._reply(reply)
+            self._answer = reply
+            self._reply_ready.send()
 
-    def _handle(self, shard: Shard, request: Request, slot: int) -> Reply:
-        rows = self._slots[slot] if self._slots else Rows.allocate((), 0)
-        if not self._limit.is_per_thread:
-            return shard.handle(request, rows)
-        with self._limit.in_this_thread():
-            return shard.handle(request, rows)
+
+def _rows_of(request: Request, shard: Shard) -> range:
+    """Return the rows of a shard that a step of some of them is for."""
+    actions, start = request.arguments
+    return range(start, min(start + len(actions), len(shard)))
 
 
 class ProcessHost:
