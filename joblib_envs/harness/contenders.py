@@ -32,6 +32,7 @@ __all__ = [
     "VectorLike",
     "all_contenders",
     "autoreset_mode_of",
+    "patience_with",
     "register_contender",
     "select_contenders",
 ]
@@ -82,7 +83,8 @@ class Contender(Protocol):
 
     It may have more: ``autoreset_mode``, where it isn't ``NEXT_STEP`` (see :func:`autoreset_mode_of`);
     ``open(cell)``, which returns a :class:`~joblib_envs.harness.timing.TimedRun` where stepping isn't how it is
-    timed; ``is_judged = False``, where it returns no data; ``in_comparisons = False``, where only studies name it.
+    timed; ``patience_s``, where it may be silent for so long though nothing hangs (see :func:`patience_with`);
+    ``is_judged = False``, where it returns no data; ``in_comparisons = False``, where only studies name it.
     """
 
     @property
@@ -290,6 +292,11 @@ def autoreset_mode_of(contender: Contender) -> AutoresetMode:
     """Return when a contender resets an ended episode: by that it is judged, and its steps are counted."""
     mode: AutoresetMode = getattr(contender, "autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode
+
+
+def patience_with(contender: Contender, silence_s: float) -> float:
+    """Return the silence after which a contender counts as hanging: the study's, or its own if that is longer."""
+    return max(silence_s, float(getattr(contender, "patience_s", 0.0)))
 
 
 def select_contenders(patterns: Iterable[str]) -> list[Contender]:

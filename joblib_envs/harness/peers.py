@@ -23,6 +23,9 @@ from joblib_envs.harness.loops import PlainLoop
 
 __all__ = ["RayActorsContender", "Sb3Contender"]
 
+PATIENCE_S = 120.0
+"""They start slowly and tell nothing of it: each of SB3's processes imports PyTorch, which takes a CPU 1.5 s."""
+
 
 @dataclass(frozen=True)
 class Sb3Contender:
@@ -36,6 +39,7 @@ class Sb3Contender:
     ours: bool = False
     parallel: bool = True
     in_comparisons: bool = False
+    patience_s: float = PATIENCE_S
     autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP
 
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:  # noqa: ARG002
@@ -62,6 +66,7 @@ class RayActorsContender:
     ours: bool = False
     parallel: bool = True
     in_comparisons: bool = False
+    patience_s: float = PATIENCE_S
 
     def build(self, make_env: EnvironmentSource, num_envs: int, n_jobs: int) -> VectorLike:
         """Start Ray on this machine, unless it runs in this process, and the actors."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import Contender
+from joblib_envs.harness.contenders import Contender, patience_with
 from joblib_envs.harness.isolation import Isolated
 from joblib_envs.harness.records import Cell, Judgement, Sample
 from joblib_envs.harness.timing import Timing, time_contender
@@ -73,11 +73,12 @@ class Rounds:
         """Let one contender do one thing; drop it if it doesn't."""
         self._reason = ""
         process.tell(*request)
-        if process.listen(self._receive, self._silence_s, until):
+        silence_s = patience_with(contender, self._silence_s)
+        if process.listen(self._receive, silence_s, until):
             return True
         ending = process.end(patience_s=1)
         verdict = Verdict.HANGS if ending.hung else Verdict.RAISES
-        reason = self._reason or f"while timing: {ending.describe(self._silence_s)}"
+        reason = self._reason or f"while timing: {ending.describe(silence_s)}"
         self._drop(contender, Judgement(verdict, reason, at="timing"))
         return False
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joblib_envs.equality import Verdict
-from joblib_envs.harness.contenders import Contender, select_contenders
+from joblib_envs.harness.contenders import Contender, patience_with, select_contenders
 from joblib_envs.harness.isolation import run_isolated
 from joblib_envs.harness.judge import Survey, judge, survey
 from joblib_envs.harness.records import NOT_JUDGED, NOT_RUN, Cell, Judgement, Metric, Sample
@@ -84,7 +84,7 @@ class SpeedRun:
         return surveyed
 
     def _judge(self, contender: Contender, surveyed: Survey) -> None:
-        silence_s = max(self._study.hang_s, SURVEY_PATIENCE * surveyed.slowest_s)
+        silence_s = patience_with(contender, max(self._study.hang_s, SURVEY_PATIENCE * surveyed.slowest_s))
 
         def receive(_: str, value: Judgement | Sample) -> None:
             if isinstance(value, Judgement):

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from harness_fakes import counting_cell
 
 from joblib_envs.equality import Verdict, first_difference
-from joblib_envs.harness.contenders import all_contenders, autoreset_mode_of
+from joblib_envs.harness.contenders import all_contenders, autoreset_mode_of, patience_with
 from joblib_envs.harness.environments import EnvironmentSource
 from joblib_envs.harness.isolation import run_isolated
 from joblib_envs.harness.judge import Limits, Survey, judge
@@ -83,6 +83,13 @@ def test_where_the_ending_step_resets_every_step_counts():
     samples = [message[1] for message in said if message[0] == "sample"]
     assert sum(sample.calls for sample in samples) >= 6
     assert [(sample.env_steps, sample.reset_steps) for sample in samples] == [(2 * each.calls, 0) for each in samples]
+
+
+def test_what_starts_slowly_does_not_count_as_hanging():
+    known = all_contenders()
+
+    assert [patience_with(known[name], 15.0) for name in ("plain_loop", "sb3_subproc", "ray_actors")] == [15, 120, 120]
+    assert patience_with(known["sb3_subproc"], 600.0) == 600
 
 
 @pytest.mark.parametrize("name", SPACES)
