@@ -94,6 +94,17 @@ def test_what_the_caller_does_to_it_changes_nothing(backend):
 
 
 @pytest.mark.parametrize("backend", ACTORS, ids=str)
+def test_closing_leaves_what_the_caller_made_of_it_alone(backend):
+    envs = batch(backend)
+    envs.reset(seed=1)
+    observations, *_ = envs.step([0] * NUM_ENVS)
+    observations[:] = -1
+    envs.close()
+
+    assert (observations == -1).all()
+
+
+@pytest.mark.parametrize("backend", ACTORS, ids=str)
 def test_other_calls_in_between_see_the_true_rows(backend):
     with batch(backend) as envs, batch(ACTORS[0]) as reference:
         for each in (envs, reference):

@@ -171,6 +171,7 @@ class CallerHost:
                 reply = self._shard.handle(request, self._slots[slot])
         if self._copied_to is not None:
             self._copied_to[...] = self._slots[slot].observations[0]
+            self._copied_to = None  # from now on it is the caller's
         return reply
 
     def start_rows(self, start: int, actions: Array | list[Any], slot: int) -> None:
@@ -621,6 +622,7 @@ def _serve(connection: Connection, request_ready: Signal, reply_ready: Signal, b
             reply = _all_fail(range(first + start, first + stop_row), request)
         if header[channel.HAND_OUT] >= 0:
             hand_outs[header[channel.HAND_OUT]][...] = rows.observations[0]
+            header[channel.HAND_OUT] = -1  # from now on it is the caller's
         beside = _beside(reply.infos, tables)
         has_infos, reply = bool(reply.infos), reply.with_output(relay.drain())
         reply.infos = ()
