@@ -1,6 +1,7 @@
 """Large observations are handed out without another copy, and are the caller's own all the same."""
 
 import gc
+import threading
 
 import gymnasium
 import numpy as np
@@ -123,6 +124,25 @@ def test_other_calls_in_between_see_the_true_rows(backend):
         with pytest.raises(SubEnvError) as other:
             reference.step([0, 8] * (NUM_ENVS // 2))
         assert first_difference(other.value.partial[0], caught.value.partial[0]) is None
+
+
+class LockedEnv(LargeEnv):
+    """Tells something that no other process can be told, for action 7."""
+
+    def step(self, action):
+        *transition, info = super().step(action)
+        return *transition, {**info, "lock": threading.Lock()} if action == 7 else info
+
+
+def test_what_cannot_cross_is_out_of_them():
+    with make_batch(ACTORS[-1], LockedEnv, NUM_ENVS) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(SubEnvError, match="info of sub-environment 1 can't be pickled") as caught:
+            envs.step([0, 7] + [0] * (NUM_ENVS - 2))
+
+    observations = caught.value.partial[0]
+    assert not observations[1].any()
+    assert all(observations[index].any() for index in range(NUM_ENVS) if index != 1)
 
 
 def test_arrays_are_used_again_when_nobody_has_them():

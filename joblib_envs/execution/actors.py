@@ -15,9 +15,10 @@ import numpy as np
 
 from joblib_envs.channel import SharedArrays, SharedBlock
 from joblib_envs.errors import CallTimeoutError, WorkerDiedError
-from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, parts_of, worker_died
+from joblib_envs.execution.hosts import CallerHost, Host, ProcessHost, worker_died
 from joblib_envs.execution.in_flight import Done, InFlight, spans_of
 from joblib_envs.execution.protocol import BatchPlan, ConstructionFailed, merge_replies, split_evenly
+from joblib_envs.execution.worker import parts_of
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
 from joblib_envs.hand_out import NUM_ARRAYS, HandOuts, is_worth_handing_out

@@ -5,32 +5,30 @@ An *actor* is a stateful worker that owns sub-environments, not a policy.
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 import numpy as np
 
 from joblib_envs import channel
-from joblib_envs.errors import UnpicklableError, WorkerDiedError
-from joblib_envs.execution.crossing import pack_reply, pack_request, unpack_reply
+from joblib_envs.errors import WorkerDiedError
+from joblib_envs.execution.crossing import pack_request, unpack_reply
+from joblib_envs.execution.worker import all_fail, serve
 from joblib_envs.factories import Construction
 from joblib_envs.failures import Failure
-from joblib_envs.info_columns import Form, InfoColumns, Table
-from joblib_envs.processes import WorkerProcess, unpickled
-from joblib_envs.relay import OutputSettings, Relay, replay
+from joblib_envs.processes import WorkerProcess
+from joblib_envs.relay import OutputSettings, replay
 from joblib_envs.rows import Array, Rows
 from joblib_envs.shard import NOTHING_SAID, Reply, Request, Shard, ShardDescription
 from joblib_envs.signals import Signal, ThreadBell, ThreadSignal
 from joblib_envs.thread_limit import ThreadLimit
 
-__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "parts_of", "worker_died"]
+__all__ = ["CallerHost", "Host", "ProcessHost", "ThreadHost", "worker_died"]
 
 Built: TypeAlias = ShardDescription | Failure
 
@@ -337,7 +335,7 @@ class ThreadHost:
                 reply = shard.handle(request, rows)
         except BaseException as error:  # an interrupt that an environment raises is its own
             chosen = _rows_of(request, shard) if is_of_rows else range(len(shard))
-            reply = _all_fail(range(shard.first_index + chosen.start, shard.first_index + chosen.stop), error)
+            reply = all_fail(range(shard.first_index + chosen.start, shard.first_index + chosen.stop), error)
         if is_of_rows:
             self._rows_done.append((_rows_of(request, shard), reply))
             self._bell.send()
@@ -367,7 +365,7 @@ class ProcessHost:
         self._reply_ready = Signal(may_poll=may_poll)
         self._setup = cloudpickle.dumps((self._indices, OutputSettings.current(), construction.packed()))
         self._process = WorkerProcess(
-            _serve, (self._request_ready, self._reply_ready, bell), limit.num_threads, f"joblib-envs-{number}"
+            serve, (self._request_ready, self._reply_ready, bell), limit.num_threads, f"joblib-envs-{number}"
         )
         # Rows whose actions go through the pipe: those yet to be sent, and the bytes of those under way.
         self._held: deque[tuple[int, int, bytes]] = deque()
@@ -556,12 +554,6 @@ class ProcessHost:
         return worker_died(self._indices, self._process.exitcode, self.placement)
 
 
-def parts_of(slots: Sequence[Rows], shard: range, new_table: Callable[[Form, int], Table] | None = None) -> list[Rows]:
-    """Return a shard's rows of each slot; their infos are in the same columns, since they don't outlive a call."""
-    infos = InfoColumns(len(shard), slots[0].infos.numbers[shard.start : shard.stop], new_table)
-    return [rows.part(shard.start, shard.stop, infos) for rows in slots]
-
-
 def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> WorkerDiedError:
     """Make the error that tells which sub-environments were lost with a worker."""
     lost = f"sub-environment {indices[0]}" if len(indices) == 1 else f"sub-environments {indices[0]} to {indices[-1]}"
@@ -572,112 +564,3 @@ def worker_died(indices: Sequence[int], exitcode: int | None, where: str) -> Wor
         indices,
         exitcode,
     )
-
-
-def _serve(connection: Connection, request_ready: Signal, reply_ready: Signal, bell: Signal) -> None:
-    """Run an actor: build the shard, then answer requests until told to close."""
-    shard, relay = _build(connection, reply_ready)
-    if shard is None:
-        return
-    message = pickle.loads(connection.recv_bytes())
-    if isinstance(message, Request):  # the batch is closed before it was complete
-        shard.close()
-        reply_ready.send()
-        return
-    shared, worker = message
-    block = channel.SharedBlock.receive(connection, shared.size)
-    header = shared.header(block, worker)
-    begun, done = shared.rings(block, worker)
-    first, stop = shard.first_index, shard.first_index + len(shard)
-    tables = channel.NewTables()
-    slots = parts_of(shared.all_rows(block), range(first, stop), tables)
-    hand_outs = [array[first:stop] for array in shared.hand_outs(block)]
-    actions: dict[int, Array] = {}
-
-    def shared_actions(number: int, start: int = 0, stop_row: int | None = None) -> Array:
-        if number not in actions:
-            actions[number] = shared.actions(block, number)[first:stop]
-        return actions[number][start:stop_row].copy()
-
-    reply_ready.send()
-    while True:
-        request_ready.wait()
-        command = header[channel.COMMAND]
-        rows = slots[header[channel.SLOT]]
-        start, stop_row = 0, len(shard)
-        request: Request | UnpicklableError
-        if command == channel.STEP:
-            request = Request("step", (shared_actions(header[channel.ACTION_DTYPE]),))
-        elif command == channel.MESSAGE:
-            request = _unpacked(connection.recv_bytes())
-        else:
-            start, stop_row, number = begun.take()
-            if number == channel.IN_MESSAGE:
-                request = _unpacked(connection.recv_bytes())
-            else:
-                request = Request("step", (shared_actions(number, start, stop_row), start))
-        if isinstance(request, Request):
-            reply = shard.handle(request, rows)
-        else:
-            reply = _all_fail(range(first + start, first + stop_row), request)
-        if header[channel.HAND_OUT] >= 0:
-            hand_outs[header[channel.HAND_OUT]][...] = rows.observations[0]
-            header[channel.HAND_OUT] = -1  # from now on it is the caller's
-        beside = _beside(reply.infos, tables)
-        has_infos, reply = bool(reply.infos), reply.with_output(relay.drain())
-        reply.infos = ()
-        message = None
-        if not reply.is_empty or rows.objects or any(beside()):
-            chosen = rows if stop_row - start == len(rows) else rows.some(start, stop_row)
-            message = pack_reply(reply, chosen, first + start, beside)
-        said = channel.SAID_MESSAGE * (message is not None) + channel.SAID_INFOS * has_infos
-        if command == channel.ROWS:
-            done.put(start, stop_row, said)
-            reply_ready.send()
-            bell.send()
-        else:
-            header[channel.SAID] = said
-            reply_ready.send()
-        if message is not None:
-            connection.send_bytes(message)
-            tables.send(connection, os.getppid())
-        if isinstance(request, Request) and request.method == "close":
-            return
-
-
-def _beside(infos: Sequence[InfoColumns], tables: channel.NewTables) -> Callable[[], tuple[Any, Any]]:
-    """Return what tells of infos that aren't in columns, and of new tables."""
-    return lambda: (infos[0].beside if infos else {}, tables.untold)
-
-
-def _unpacked(data: bytes) -> Request | UnpicklableError:
-    try:
-        request: Request = unpickled(data)
-    except Exception as error:
-        return UnpicklableError(f"an argument can't be unpickled in a worker: {type(error).__name__}: {error}")
-    return request
-
-
-def _all_fail(indices: range, error: BaseException) -> Reply:
-    return Reply((), [None] * len(indices), {index: Failure.of(index, error) for index in indices})
-
-
-def _build(connection: Connection, reply_ready: Signal) -> tuple[Shard | None, Relay]:
-    indices, settings, packed = pickle.loads(connection.recv_bytes())
-    relay = Relay(settings)
-    relay.install()
-    outcome: Any
-    try:
-        shard = unpickled(packed)()
-        outcome = shard if isinstance(shard, Failure) else cloudpickle.dumps(shard.describe())
-    except Exception as error:
-        cannot = UnpicklableError(
-            f"a factory, or the spaces that its environment declares, can't cross between this process and a worker: "
-            f"{type(error).__name__}: {error}. Import what it needs inside the factory, or use backend='threading' "
-            f"or 'sequential', which need no pickling"
-        )
-        cannot.__cause__ = error
-        outcome = Failure.of(indices[0], cannot)
-    reply_ready.send()
-    connection.send_bytes(cloudpickle.dumps((outcome, relay.drain())))
-    return (shard if isinstance(outcome, bytes) else None), relay
