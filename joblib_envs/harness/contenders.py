@@ -4,7 +4,8 @@ A contender is an object in a registry. To add one, write a class with the membe
 :class:`Contender`, call :func:`register_contender` in a module of yours, and let a study
 name both: ``import = ["my_module"]`` and ``contenders = ["plain_loop", "my_contender"]``.
 
-Three names mean something elsewhere: :data:`BASELINE`, :data:`VECTOR_FORM` and :data:`AUTO_CONTENDER`.
+Four names mean something elsewhere: :data:`BASELINE`, :data:`LIMIT`, :data:`VECTOR_FORM` and
+:data:`AUTO_CONTENDER`.
 """
 
 from __future__ import annotations

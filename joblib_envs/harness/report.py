@@ -27,8 +27,9 @@ PLAIN_WIDTH = 120
 LEGEND = (
     "speed-up: times the plain loop in the same round. start: build and first reset.",
     "call: one step() of environments that do nothing, so the contender's own cost. memory: of all its processes,",
-    "what they share counted once. of limit: of what as many processes reach that exchange nothing.",
+    "what they share counted once.",
 )
+LEGEND_OF_LIMIT = "of limit: of what as many processes reach that exchange nothing."
 
 STYLES = {Verdict.CORRECT: "green", Verdict.WRONG: "bold red", Verdict.REFUSED: "yellow"}
 
@@ -56,7 +57,9 @@ def _print_speed(recorded: Recorded, console: Console) -> None:
             continue  # the caller tells it as an error, once
         console.print(_table(cell))
         if any(line.env_steps_per_s for line in cell.lines):
-            console.print("\n".join(LEGEND), style="dim", highlight=False)
+            has_limit = any(line.of_limit for line in cell.lines)
+            legend = (*LEGEND, LEGEND_OF_LIMIT) if has_limit else LEGEND
+            console.print("\n".join(legend), style="dim", highlight=False)
         for titles, verdict, reason in _reasons(cell):
             console.print(f"  {escape(titles)}: {verdict}: {escape(reason)}", highlight=False)
         sentence, code = recommend(cell, _source(recorded.study, cell))
