@@ -95,10 +95,13 @@ def _is_tracker(process):
 
 
 def shared_memory_of(pid):
-    """List what a process has put into /dev/shm; joblib and loky write its number into the names."""
+    """List what a process has put into /dev/shm; joblib and loky write its number into the names, between others.
+
+    By itself: joblib's names have hexadecimal numbers as well, in which a short process number is soon found.
+    """
     folder = Path("/dev/shm")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(name for name in names if re.search(rf"(?<!\d){pid}(?!\d)", name))
+    return sorted(name for name in names if re.search(rf"(?<![0-9a-z]){pid}(?![0-9a-z])", name))
 
 
 def start_script(folder, text, **options):
