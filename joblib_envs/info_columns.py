@@ -12,8 +12,9 @@ the dictionaries are built again, exactly as they were told, and :mod:`joblib_en
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -38,6 +39,22 @@ _MAX_DEPTH = 4
 _REST = ("rest",)
 
 
+class _Found(NamedTuple):
+    """What the rows that have an info have in common.
+
+    Attributes:
+        table: The one that all of them are in, if it can be batched by column.
+        is_one: Whether there is just one such table, or no info at all.
+        rows: Which rows are in it; None: every one.
+        places: Where they are in the table.
+    """
+
+    table: Table | None
+    is_one: bool
+    rows: Array | None = None
+    places: Any = None
+
+
 class InfoColumns:
     """The infos of some sub-environments in one call, a row each.
 
@@ -54,10 +71,16 @@ class InfoColumns:
     def __init__(
         self, num_rows: int, numbers: Array | None = None, new_table: Callable[[Form, int], Table] | None = None
     ) -> None:
-        self.numbers = np.zeros(num_rows, dtype=np.int16) if numbers is None else numbers
+        self._use(np.zeros(num_rows, dtype=np.int16) if numbers is None else numbers)
         self._store = _Store(num_rows, new_table or Table)
         self._first = 0
         self.has_any = False
+
+    def _use(self, numbers: Array) -> None:
+        self.numbers = numbers
+        self._written_numbers = _buffer(numbers)
+        self._usual: tuple[int, _Storer] | None = None
+        self._found: tuple[bytes, _Found] = (b"", _NONE_HAS)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -65,8 +88,8 @@ class InfoColumns:
     def part(self, start: int, stop: int) -> InfoColumns:
         """Return the infos of rows ``start`` to ``stop``, in the same columns."""
         part = InfoColumns.__new__(InfoColumns)
-        part.numbers = self.numbers[start:stop]
-        part._store = self._store
+        part._use(self.numbers[start:stop])
+        part._store, part._usual = self._store, self._usual
         part._first = self._first + start
         part.has_any = bool(part.numbers.any())
         return part
@@ -91,21 +114,28 @@ class InfoColumns:
         store, place = self._store, self._first + row
         if type(info) is dict:
             try:
+                if self._usual is not None:
+                    number, store_alike = self._usual
+                    if store_alike(place, info):
+                        self._written_numbers[row] = number
+                        return
                 keys = tuple(info)
                 for number, table in store.by_keys.get(keys, ()):
                     if table.store(place, info, keys):
                         if table.rest:
                             store.beside[place] = table.rest_of(info)
-                        self.numbers[row] = number
+                        elif table.is_plain:
+                            self._usual = number, table.store_alike
+                        self._written_numbers[row] = number
                         return
-            except (OverflowError, TypeError):  # an integer that no column holds, a key that can't be looked up
+            except (OverflowError, TypeError, ValueError):  # an integer that no column holds, an unhashable key
                 pass
             else:
                 if store.add(info):
                     self.write(row, info)
                     return
         store.beside[place] = own_info(info)
-        self.numbers[row] = _BESIDE
+        self._written_numbers[row] = _BESIDE
 
     def dicts(self) -> list[dict[Any, Any] | None]:
         """Return the infos as they were told; None where there is none."""
@@ -141,25 +171,27 @@ class InfoColumns:
         """Tell whether both are in the same columns."""
         return self._store is other._store
 
-    def one_table(self) -> tuple[Table | None, bool, bool]:
-        """Return the table of all rows that have an info, if its form can be batched by column.
+    def one_table(self) -> _Found:
+        """Return the table of all rows that have an info, if there is just one and it can be batched by column."""
+        numbers = self.numbers.tobytes()
+        if numbers != self._found[0]:  # mostly they are those of the call before
+            self._found = (numbers, self._find())
+        return self._found[1]
 
-        Also whether there is none or just one such table, and whether all rows are in it.
-        """
+    def _find(self) -> _Found:
         numbers = set(self.numbers.tolist())
-        is_full = _NOTHING not in numbers
         numbers.discard(_NOTHING)
         if not numbers:
-            return None, True, False
+            return _NONE_HAS
         if len(numbers) > 1 or _BESIDE in numbers:
-            return None, False, False
+            return _MIXED
         table = self._store.tables[numbers.pop() - 1]
-        return (table, True, is_full) if table.is_batchable else (None, False, False)
-
-    def present(self) -> Array:
-        """Return which rows have an info: bool ``(num_rows,)``."""
-        present: Array = self.numbers != _NOTHING
-        return present
+        if not table.is_batchable:
+            return _MIXED
+        if self.numbers.all():
+            return _Found(table, is_one=True, places=self.place(slice(0, len(self))))
+        rows = np.flatnonzero(self.numbers)
+        return _Found(table, is_one=True, rows=rows, places=self.place(rows))
 
     def place(self, rows: Any) -> Any:
         """Return where in the tables some rows are: an array of them, or a slice."""
@@ -188,6 +220,9 @@ class InfoColumns:
         return table.load(place, iter(self._store.beside[place]) if table.rest else iter(()))
 
 
+_NONE_HAS, _MIXED = _Found(None, is_one=True), _Found(None, is_one=False)
+
+
 class Table:
     """The columns of one form.
 
@@ -198,20 +233,22 @@ class Table:
 
     Attributes:
         is_flat: Whether all is in columns: no dictionaries, and nothing beside.
+        is_plain: Whether all are numbers.
     """
 
     def __init__(self, form: Form, num_rows: int, allocate: Callable[[tuple[int, ...], Any], Array] = np.zeros) -> None:
         self.form = _SEEN.setdefault(form, form)
         self.keys = tuple(key for key, _ in form)
+        self._names = [name for key in self.keys for name in (key, f"_{key}")]
         self.rest: bool
         self.is_batchable: bool
         self._blocks = [
-            (np.array(positions), allocate((len(positions), num_rows), dtype))
+            (positions, allocate((len(positions), num_rows), dtype))
             for dtype, positions in _numbers_by_dtype(form).items()
         ]
         numbers: dict[int, Array] = {}
         for positions, block in self._blocks:
-            numbers.update(zip(positions.tolist(), block, strict=True))
+            numbers.update(zip(positions, block, strict=True))
         self.columns: list[_Column] = []
         for at, (_, what) in enumerate(form):
             if what[0] == "number":
@@ -227,21 +264,24 @@ class Table:
             and all(column.table.is_batchable for column in self.columns if isinstance(column, _Dicts))
         )
         self.is_flat = all(isinstance(column, _Numbers | _Arrays) for column in self.columns)
-        written = [(column.kind, column.written) for column in self.columns if isinstance(column, _Numbers)]
-        self._plain = written if len(written) == len(self.columns) else None
+        self.is_plain = all(isinstance(column, _Numbers) for column in self.columns)
 
     def store(self, row: int, info: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
         """Write an info with keys equal to these into a row, or tell that it has another form."""
         for key in keys:  # an equal one of a subclass of str isn't the same
             if type(key) is not str:
                 return False
-        if self._plain is not None:
-            for value, (kind, array) in zip(info.values(), self._plain, strict=True):
-                if type(value) is not kind:
-                    return False
-                array[row] = value
-            return True
         return all(column.store(row, value) for column, value in zip(self.columns, info.values(), strict=True))
+
+    @functools.cached_property
+    def store_alike(self) -> _Storer:
+        """The quick way to ``store`` where all values are numbers, and the keys the very objects that were seen first.
+
+        Nearly all are: they are constants of the environment's code. False says nothing of other infos.
+        """
+        written = [column.written for column in self.columns if isinstance(column, _Numbers)]
+        storer: _Storer = _make_storer(len(self.keys))(self.keys, [what[1] for _, what in self.form], written)
+        return storer
 
     def rest_of(self, info: dict[Any, Any]) -> list[Any]:
         """Return copies of the values that have no column, in order."""
@@ -275,28 +315,66 @@ class Table:
             num_envs: Number of sub-environments.
             present: Which of them have an info: bool ``(n,)``; None: all.
         """
-        values: list[Any] = [None] * len(self.keys)
+        values: list[Any] = [None] * len(self._names)  # each key's, then its mask
+        new = np.empty if present is None else np.zeros
         for number, (positions, block) in enumerate(self._blocks):  # numbers of one type at once
-            batched = np.zeros((len(block), num_envs), dtype=block.dtype)
+            batched = new((len(block), num_envs), block.dtype)
             for table, rows, place in parts:
                 batched[:, place] = table._blocks[number][1][:, rows]
-            for at, row in zip(positions.tolist(), batched, strict=True):
-                values[at] = row
-        for at, column in enumerate(self.columns):
+            if len(block) == len(self.keys):
+                values[::2] = batched
+            else:
+                for at, row in zip(positions, batched, strict=True):
+                    values[2 * at] = row
+        for at, column in () if self.is_plain else enumerate(self.columns):
             if isinstance(column, _Dicts):
                 inner = [(table.columns[at].table, rows, place) for table, rows, place in parts]  # type: ignore[union-attr]
-                values[at] = column.table.batch(inner, num_envs, present)
+                values[2 * at] = column.table.batch(inner, num_envs, present)
             elif isinstance(column, _Arrays):
-                values[at] = np.zeros((num_envs, *column.array.shape[1:]), dtype=column.array.dtype)
+                values[2 * at] = new((num_envs, *column.array.shape[1:]), column.array.dtype)
                 for table, rows, place in parts:
-                    values[at][place] = table.columns[at].array[rows]  # type: ignore[union-attr]
+                    values[2 * at][place] = table.columns[at].array[rows]  # type: ignore[union-attr]
         masks = np.empty((len(self.keys), num_envs), dtype=np.bool_)
         masks[:] = True if present is None else present
-        batch: dict[str, Any] = {}
-        for key, value, mask in zip(self.keys, values, masks, strict=True):
-            batch[key] = value
-            batch[f"_{key}"] = mask
-        return batch
+        values[1::2] = masks
+        return dict(zip(self._names, values, strict=True))
+
+
+_Storer: TypeAlias = Callable[[int, dict[Any, Any]], bool]
+
+
+@functools.cache
+def _make_storer(num_keys: int) -> Callable[[Sequence[str], Sequence[type], Sequence[Any]], _Storer]:
+    """Return what makes the functions that store infos with so many keys, from the keys, types and columns.
+
+    The functions are written out, key after key: with loops over the keys they would take three times as long,
+    for each sub-environment at each step.
+    """
+    every = range(num_keys)
+
+    def each(name: str) -> str:
+        return "".join(f"{name}{at}, " for at in every)
+
+    source = f"""
+def make(keys, kinds, columns):
+    {each("KEY")} = keys
+    {each("KIND")} = kinds
+    {each("COLUMN")} = columns
+    def store(row, info):
+        if len(info) != {num_keys}:
+            return False
+        {each("key")} = info
+        {each("value")} = info.values()
+        if {" and ".join(f"key{at} is KEY{at} and type(value{at}) is KIND{at}" for at in every)}:
+            {"; ".join(f"COLUMN{at}[row] = value{at}" for at in every)}
+            return True
+        return False
+    return store
+"""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, f"<infos with {num_keys} keys>", "exec"), namespace)  # noqa: S102 -- nothing of the user's is in it
+    make: Callable[[Sequence[str], Sequence[type], Sequence[Any]], _Storer] = namespace["make"]
+    return make
 
 
 class _Numbers:
@@ -304,8 +382,8 @@ class _Numbers:
 
     def __init__(self, kind: type, array: Array) -> None:
         self.kind, self.array = kind, array
-        # A buffer takes a float in half of NumPy's time.
-        self.written: Any = _buffer(array) if kind in (float, np.float64) else array
+        # A buffer takes a number in half of NumPy's time.
+        self.written: Any = _buffer(array) if array.dtype.char in _BUFFERED else array
 
     def store(self, row: int, value: Any) -> bool:
         if type(value) is not self.kind:
@@ -315,6 +393,10 @@ class _Numbers:
 
     def load(self, row: int, rest: Iterator[Any]) -> Any:  # noqa: ARG002
         return self.kind(self.array[row])
+
+
+_BUFFERED = frozenset("?bBhHiIlLqQfd")
+"""The numbers that buffers take as NumPy does, bit by bit."""
 
 
 def _buffer(array: Any) -> Any:
@@ -411,26 +493,25 @@ def batch_columns(parts: Sequence[InfoColumns]) -> dict[Any, Any]:
     Args:
         parts: The shards' infos, in index order.
     """
-    found = [part.one_table() for part in parts]
-    tables = [table for table, _, _ in found if table is not None]
-    if not all(is_one for _, is_one, _ in found) or any(table.form is not tables[0].form for table in tables):
-        return batch_infos([info for part in parts for info in part.dicts()])
-    if not tables:
-        return {}
-    is_full = all(is_full for _, _, is_full in found)
-    present = None if is_full else np.concatenate([part.present() for part in parts])
     pieces: list[tuple[Table, Any, Any]] = []
-    start = 0
-    for part, (table, _, _) in zip(parts, found, strict=True):
-        stop = start + len(part)
+    start, is_full = 0, True
+    for part in parts:
+        table, is_one, rows, places = part.one_table()
+        if not is_one or (table is not None and pieces and table.form is not pieces[0][0].form):
+            return batch_infos([info for part in parts for info in part.dicts()])
+        stop = start + len(part.numbers)
         if table is not None:
-            if present is None:
-                pieces.append((table, part.place(slice(0, len(part))), slice(start, stop)))
-            else:
-                rows = np.flatnonzero(present[start:stop])
-                pieces.append((table, part.place(rows), rows + start))
+            pieces.append((table, places, slice(start, stop) if rows is None else rows + start))
+        is_full = is_full and table is not None and rows is None
         start = stop
-    return tables[0].batch(pieces, start, present)
+    if not pieces:
+        return {}
+    present = None
+    if not is_full:
+        present = np.zeros(start, dtype=np.bool_)
+        for _, _, where in pieces:
+            present[where] = True
+    return pieces[0][0].batch(pieces, start, present)
 
 
 def _numbers_by_dtype(form: Form) -> dict[Any, list[int]]:

@@ -102,11 +102,11 @@ class InfoHistory:
         numbers = infos.numbers.tobytes()
         whole = self._whole.get(numbers)
         if whole is None:
-            table, _, is_full = infos.one_table()
-            if table is None or not is_full or not table.is_flat:
+            found = infos.one_table()
+            if found.table is None or found.rows is not None or not found.table.is_flat:
                 self.add(step, infos.dicts())
                 return
-            whole = self._whole[numbers] = _WholeTable(table, infos.place(slice(0, len(infos))))
+            whole = self._whole[numbers] = _WholeTable(found.table, found.places)
         whole.steps.append(step)
         for data, source in whole.written:
             data += source

@@ -108,26 +108,27 @@ def merge_replies(replies: Sequence[Reply], shards: Sequence[range]) -> Reply:
     """Join the shards' replies in index order."""
     if len(replies) == 1:
         return replies[0]
-    for reply in replies:  # not all(...), whose generator takes as long as the rest of this: each step comes by here
-        if reply is not NOTHING_SAID:
-            break
-    else:
+    said = [reply for reply in replies if reply is not NOTHING_SAID]
+    if not said:
         return NOTHING_SAID
     merged = Reply()
-    for reply in replies:
-        merged.failures.update(reply.failures)
-        merged.output.extend(reply.output)
-        merged.records.extend(reply.records)
-    if any(reply.infos for reply in replies):
-        merged.infos = tuple(
-            part
-            for reply, shard in zip(replies, shards, strict=True)
-            for part in reply.infos or (InfoColumns(len(shard)),)
-        )
-    if any(reply.results is not None for reply in replies):
-        merged.results = [
-            result
-            for reply, shard in zip(replies, shards, strict=True)
-            for result in reply.results or [None] * len(shard)
-        ]
+    has_infos = has_results = False
+    for reply in said:
+        has_infos = has_infos or bool(reply.infos)
+        has_results = has_results or reply.results is not None
+        if reply.failures:
+            merged.failures.update(reply.failures)
+        if reply.output:
+            merged.output.extend(reply.output)
+        if reply.records:
+            merged.records.extend(reply.records)
+    if has_infos:
+        infos: list[InfoColumns] = []
+        for reply, shard in zip(replies, shards, strict=True):
+            infos += reply.infos or (InfoColumns(len(shard)),)
+        merged.infos = tuple(infos)
+    if has_results:
+        merged.results = []
+        for reply, shard in zip(replies, shards, strict=True):
+            merged.results += reply.results or [None] * len(shard)
     return merged
