@@ -18,7 +18,7 @@ from joblib_envs.info_columns import Form, InfoColumns, Table
 from joblib_envs.processes import unpickled
 from joblib_envs.relay import Relay
 from joblib_envs.rows import Array, Rows
-from joblib_envs.shard import Reply, Request, Shard
+from joblib_envs.shard import NOTHING_SAID, Reply, Request, Shard
 from joblib_envs.signals import Signal
 
 __all__ = ["all_fail", "parts_of", "serve"]
@@ -43,33 +43,31 @@ def serve(connection: Connection, request_ready: Signal, reply_ready: Signal, be
         return
     worker = _Worker(connection, shard, relay, *message)
     reply_ready.send()
-    is_open = True
-    while is_open:
+    while True:
         request_ready.wait()
-        task = worker.next_task()
-        is_of_rows, message = worker.carry_out(task)
+        answer = worker.answer()
         reply_ready.send()
-        if is_of_rows:
-            bell.send()
-        if message is not None:
-            worker.send(message)
-        is_open = not (isinstance(task.request, Request) and task.request.method == "close")
+        if answer is not None:
+            if answer.is_of_rows:
+                bell.send()
+            if answer.message is not None:
+                worker.send(answer.message)
+            if answer.is_last:
+                return
 
 
-class _Task(NamedTuple):
-    """What is to be done now.
+class _Answer(NamedTuple):
+    """What a signal isn't enough for.
 
     Attributes:
-        request: The request, or why it can't be read.
-        rows: The rows of the slot that it is for.
-        chosen: Which of them.
-        is_of_rows: Whether it is one of several that may be under way.
+        message: What is to be sent through the pipe.
+        is_of_rows: Whether several requests may be under way, so that the bell must ring too.
+        is_last: Whether the shard is closed.
     """
 
-    request: Request | UnpicklableError
-    rows: Rows
-    chosen: range
-    is_of_rows: bool
+    message: bytes | None
+    is_of_rows: bool = False
+    is_last: bool = False
 
 
 class _Worker:
@@ -87,45 +85,61 @@ class _Worker:
         indices = range(self._place.start, self._place.stop)
         self._slots = parts_of(shared.all_rows(self._block), indices, self._tables)
         self._hand_outs = [array[self._place] for array in shared.hand_outs(self._block)]
+        self._everyone = range(len(shard))
         self._actions: dict[int, Array] = {}
 
-    def next_task(self) -> _Task:
-        """Read what was begun."""
-        command, rows = self._header[channel.COMMAND], self._slots[self._header[channel.SLOT]]
-        everyone = range(len(self._shard))
+    def answer(self) -> _Answer | None:
+        """Do what was begun; mostly the shared memory says all, and the answer is None."""
+        header = self._header
+        command, rows = header[channel.COMMAND], self._slots[header[channel.SLOT]]
+        if command == channel.ROWS:
+            return self._answer_of_rows(rows)
+        request: Request | UnpicklableError
         if command == channel.STEP:
-            request = Request("step", (self._actions_of(self._header[channel.ACTION_DTYPE], everyone),))
-            return _Task(request, rows, everyone, is_of_rows=False)
-        if command == channel.MESSAGE:
-            return _Task(self._received(), rows, everyone, is_of_rows=False)
+            request = Request("step", (self._actions_of(header[channel.ACTION_DTYPE], self._everyone),))
+        else:
+            request = self._received()
+        header[channel.SAID], message = self._carry_out(request, rows, self._everyone)
+        is_last = isinstance(request, Request) and request.method == "close"
+        return _Answer(message, is_last=is_last) if message is not None or is_last else None
+
+    def _answer_of_rows(self, rows: Rows) -> _Answer:
+        """Step the rows that were begun first."""
         start, stop, number = self._begun.take()
         chosen = range(start, stop)
+        request: Request | UnpicklableError
         if number == channel.IN_MESSAGE:
-            return _Task(self._received(), rows, chosen, is_of_rows=True)
-        return _Task(Request("step", (self._actions_of(number, chosen), start)), rows, chosen, is_of_rows=True)
+            request = self._received()
+        else:
+            request = Request("step", (self._actions_of(number, chosen), start))
+        said, message = self._carry_out(request, rows, chosen)
+        self._done.put(start, stop, said)
+        return _Answer(message, is_of_rows=True)
 
-    def carry_out(self, task: _Task) -> tuple[bool, bytes | None]:
-        """Do it; return whether it is one of several, and what is to be sent through the pipe after the signal."""
-        request, rows, chosen, is_of_rows = task
-        first = self._shard.first_index
+    def _carry_out(self, request: Request | UnpicklableError, rows: Rows, chosen: range) -> tuple[int, bytes | None]:
+        """Carry out a request for some of the rows; return what is said beside them, and the message, if any."""
         if isinstance(request, Request):
             reply = self._shard.handle(request, rows)
         else:
+            first = self._shard.first_index
             reply = all_fail(range(first + chosen.start, first + chosen.stop), request)
-        beside = _beside(reply.infos, self._tables)
-        has_infos, reply = bool(reply.infos), reply.with_output(self._relay.drain())
-        reply.infos = ()
-        message = None
-        if not reply.is_empty or rows.objects or any(beside()):
-            some = rows if len(chosen) == len(rows) else rows.some(chosen.start, chosen.stop)
-            message = pack_reply(reply, some, first + chosen.start, beside)
+        output = self._relay.drain()
+        said, message = 0, None
+        if reply is not NOTHING_SAID or output or rows.objects:
+            said, message = self._told(reply.with_output(output), rows, chosen)
         self._hand_out(rows)  # what can't cross is out of the rows by now
-        said = channel.SAID_MESSAGE * (message is not None) + channel.SAID_INFOS * has_infos
-        if is_of_rows:
-            self._done.put(chosen.start, chosen.stop, said)
-        else:
-            self._header[channel.SAID] = said
-        return is_of_rows, message
+        return said, message
+
+    def _told(self, reply: Reply, rows: Rows, chosen: range) -> tuple[int, bytes | None]:
+        """Return what is said beside the rows, and the message with what can't cross in columns, if there is any."""
+        infos, reply.infos = reply.infos, ()
+        beside = _beside(infos, self._tables)
+        said = channel.SAID_INFOS if infos else 0
+        if reply.is_empty and not rows.objects and not any(beside()):
+            return said, None
+        some = rows if len(chosen) == len(rows) else rows.some(chosen.start, chosen.stop)
+        message = pack_reply(reply, some, self._shard.first_index + chosen.start, beside)
+        return said | channel.SAID_MESSAGE, message
 
     def send(self, message: bytes) -> None:
         """Send a message, and the blocks of the tables that it tells of."""
@@ -142,7 +156,8 @@ class _Worker:
         """Return a copy of the shared actions of some rows, of the dtype of that number."""
         if number not in self._actions:
             self._actions[number] = self._shared.actions(self._block, number)[self._place]
-        return self._actions[number][chosen.start : chosen.stop].copy()
+        actions = self._actions[number]
+        return actions.copy() if chosen is self._everyone else actions[chosen.start : chosen.stop].copy()
 
     def _received(self) -> Request | UnpicklableError:
         data = self._connection.recv_bytes()
